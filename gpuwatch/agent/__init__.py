@@ -1,0 +1,1 @@
+"""The node process: loop, probe (child process), exporter, sender, spool. Imports nothing of the aggregator."""

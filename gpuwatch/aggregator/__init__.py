@@ -1,0 +1,1 @@
+"""The central process: server, fleet, loop, executor, page."""

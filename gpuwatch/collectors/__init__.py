@@ -1,0 +1,50 @@
+"""HOST -> FACTS. One source per file, run on the node.
+
+In: the leaf's own settings. Out: a fact record, or a `ProbeError` with the reason.
+A leaf ends in one typed line, `COLLECTOR = Collector(...)`; its name is the file's. Import heavy or hanging libraries
+inside `open`, never at the top: the registry imports every leaf, and a source that can hang runs in a child process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+S = TypeVar("S")
+
+
+class Reading(msgspec.Struct, frozen=True, array_like=True):
+    """One answer of a source. `gaps` says why a field is None; `urgent` asks to be sent at once."""
+
+    facts: Any
+    gaps: dict[str, str] = {}
+    urgent: bool = False
+
+
+class Reader(Protocol):
+    """An opened source."""
+
+    def read(self) -> Reading:
+        """The facts now. Raises `ProbeError`; raises `Unsupported` where this node has no such source."""
+
+    def close(self) -> None:
+        """Let go of files and libraries."""
+
+
+class Unsupported(Exception):
+    """This node has no such source: an answer, not a fault."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collector(Generic[S]):
+    """What the agent needs to know of a source."""
+
+    facts: type
+    settings: type[S]  # has `interval_s` and `enabled`
+    open: Callable[[S], Reader]
+    can_hang: bool = False  # runs in a child process with a deadline
+    deadline_s: float = 10.0
+    metrics: Callable[[Any], Mapping[str, float]] | None = field(default=None)

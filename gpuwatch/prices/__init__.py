@@ -1,0 +1,1 @@
+"""The price book: bundled list prices with date and source, user overrides."""

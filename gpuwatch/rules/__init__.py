@@ -1,0 +1,38 @@
+"""FACTS -> EVIDENCE. Pure; one fault per file.
+
+In: a `NodeView` (or the `FleetView`), the moment, the leaf's own settings. Out: evidence, unknowns, or nothing.
+A leaf ends in one typed line, `RULE = Rule(...)` or `RULE = FleetRule(...)`. Its docstring names source and thresholds.
+`view.fact(SomeFacts)` raises `MissingFact` where the fact is not known; the caller turns that into `Unknown`.
+"The check could not run" is Unknown, never unhealthy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+from gpuwatch.model.evidence import Finding, SharedCause
+from gpuwatch.model.moment import Moment
+from gpuwatch.model.verdict import Verdict
+from gpuwatch.model.view import FleetView, NodeView
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule(Generic[S]):
+    """One fault of one node. `on`: examined when a report arrives, or on every tick because time alone can fire it."""
+
+    examine: Callable[[NodeView, Moment, S], Iterable[Finding] | Finding | None]
+    settings: type[S]
+    on: Literal["report", "tick"] = "report"
+    needs: tuple[type, ...] = ()  # fact types without which it can only be Unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRule(Generic[S]):
+    """One fault that only shows over many nodes."""
+
+    examine: Callable[[FleetView, tuple[Verdict, ...], Moment, S], Iterable[SharedCause]]
+    settings: type[S]

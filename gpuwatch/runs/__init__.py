@@ -1,0 +1,1 @@
+"""HEARTBEATS -> RUNS. Pure: attempts, progress, hangs, lost work."""

@@ -1,0 +1,1 @@
+"""SQLite (default): ledger, events, actions, what must survive a restart."""
