@@ -1,0 +1,1 @@
+"""What two leaves of one provider share. Knows no leaf."""
