@@ -7,8 +7,8 @@ inside `open`, never at the top: the registry imports every leaf, and a source t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -24,8 +24,23 @@ class Reading(msgspec.Struct, frozen=True, array_like=True):
     urgent: bool = False
 
 
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """One number for `/metrics`. Offer none where the fact is None: a missing value is a missing series, never 0."""
+
+    name: str  # Prometheus convention: base unit as suffix; a counter ends in `_total`
+    help: str
+    value: float
+    labels: dict[str, str] = {}  # few values each: a GPU's index, not its processes
+    counter: bool = False
+
+
 class Reader(Protocol):
-    """An opened source."""
+    """An opened source.
+
+    Two optional methods, looked up by name. `fileno() -> int`: a descriptor that selects as readable when there is
+    something new, so that the agent need not poll. `watch(note)`: called once by the child process of a source that
+    can hang; `note("nvmlInit")` says what is about to be called, and is what a hung report names.
+    """
 
     def read(self) -> Reading:
         """The facts now. Raises `ProbeError`; raises `Unsupported` where this node has no such source."""
@@ -47,4 +62,4 @@ class Collector(Generic[S]):
     open: Callable[[S], Reader]
     can_hang: bool = False  # runs in a child process with a deadline
     deadline_s: float = 10.0
-    metrics: Callable[[Any], Mapping[str, float]] | None = field(default=None)
+    metrics: Callable[[Any], Iterable[Sample]] | None = None  # facts -> numbers; events are counted by the agent
