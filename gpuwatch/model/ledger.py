@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 TICK_NS = 3_600  # 10^-9 h
+REPAIRS = frozenset({"restart_service", "reset_gpu", "reboot", "power_cycle", "reimage", "repair", "validate", "burn_in"})
 
 
 def snap_ns(unix_ns: int) -> int:
@@ -55,7 +56,12 @@ class LifecycleChanged(_Line, frozen=True, kw_only=True, tag="lifecycle"):
 
 
 class HealthChanged(_Line, frozen=True, kw_only=True, tag="health"):
-    """A machine's health changed; `at` is the onset where it is proven, else the moment of the verdict."""
+    """A machine's health changed.
+
+    `at` of `dead` and `driver_failed` is the earliest proof of the failure, without one the last proof of health; of
+    every other health it is the moment of the verdict. So a `dead` may be written after a `suspect` and lie before it:
+    `dead` therefore ends only with `healthy`, `joining` or `absent`, never with a weaker suspicion.
+    """
 
     machine: str
     slot: str
@@ -72,7 +78,11 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptStarted(_Line, frozen=True, kw_only=True, tag="attempt_started"):
-    """The scheduler started a job (no scheduler: the first heartbeat)."""
+    """The scheduler started a job (no scheduler: the first heartbeat).
+
+    Written again for the same attempt it adds members: with the first line's `at` they were there from the start, with
+    a later `at` they joined then.
+    """
 
     run: str
     attempt: str
@@ -81,6 +91,7 @@ class AttemptStarted(_Line, frozen=True, kw_only=True, tag="attempt_started"):
     team: str | None = None
     user: str | None = None
     expected_step_s: float | None = None  # configured; None: learn it
+    tokens_per_step: int | None = None  # a change starts the learned step time afresh
 
 
 class AttemptEnded(_Line, frozen=True, kw_only=True, tag="attempt_ended"):
@@ -123,6 +134,21 @@ class PhaseEnded(_Line, frozen=True, kw_only=True, tag="phase_ended"):
     run: str
     attempt: str
     phase: Literal["init", "checkpoint", "evaluate"]
+    resumed_step: int | None = None  # init: the last finished step of the state that was loaded; 0: from scratch
+
+
+class EvidenceLost(_Line, frozen=True, kw_only=True, tag="evidence_lost"):
+    """No reporting path of this attempt has spoken since `at`: what follows is unknown, no hang, until it is back."""
+
+    run: str
+    attempt: str
+
+
+class EvidenceBack(_Line, frozen=True, kw_only=True, tag="evidence_back"):
+    """A fresh report of this attempt arrived after such a silence, with or without progress."""
+
+    run: str
+    attempt: str
 
 
 class CheckpointSaved(_Line, frozen=True, kw_only=True, tag="checkpoint_saved"):
@@ -142,10 +168,14 @@ class RunClosed(_Line, frozen=True, kw_only=True, tag="run_closed"):
 
 
 class NodeHeld(_Line, frozen=True, kw_only=True, tag="node_held"):
-    """A machine is allocated to, or reserved for, an open run."""
+    """A machine is allocated to, or reserved for, an open run, until `NodeLetGo` or the run closes.
+
+    Without it a machine is held only while it is a member of a live attempt, and nothing is `recovery` in between.
+    """
 
     run: str
     machine: str
+    gpu_thousandths: int | None = None  # a share; None: the run's own share there as a member, else the whole machine
 
 
 class NodeLetGo(_Line, frozen=True, kw_only=True, tag="node_let_go"):
@@ -153,6 +183,13 @@ class NodeLetGo(_Line, frozen=True, kw_only=True, tag="node_let_go"):
 
     run: str
     machine: str
+
+
+class ProvenUp(_Line, frozen=True, kw_only=True, tag="proven_up"):
+    """The machine's own records of the same boot show that it was up from `at` to `until`: it was never dead then."""
+
+    machine: str
+    until_unix_ns: int
 
 
 class FaultOpened(_Line, frozen=True, kw_only=True, tag="fault_opened"):
@@ -207,7 +244,10 @@ class SpareQuota(_Line, frozen=True, kw_only=True, tag="spare_quota"):
 
 
 class ActionStep(_Line, frozen=True, kw_only=True, tag="action_step"):
-    """One step of one action: intended before it happens, then done, failed or cancelled."""
+    """One step of one action: intended before it happens, then done, failed or cancelled.
+
+    A `kind` or `step` in `REPAIRS` turns a cordoned node's `draining` into `quarantine`, from its first `intended` on.
+    """
 
     action_id: str
     kind: str
@@ -248,10 +288,13 @@ LedgerLine = (
     | StepEnded
     | PhaseBegan
     | PhaseEnded
+    | EvidenceLost
+    | EvidenceBack
     | CheckpointSaved
     | RunClosed
     | NodeHeld
     | NodeLetGo
+    | ProvenUp
     | FaultOpened
     | FaultBlamed
     | FaultClosed
