@@ -11,7 +11,10 @@ from typing import Literal
 import msgspec
 
 TICK_NS = 3_600  # 10^-9 h
-REPAIRS = frozenset({"restart_service", "reset_gpu", "reboot", "power_cycle", "reimage", "repair", "validate", "burn_in"})
+REPAIRS = frozenset(
+    {"restart_service", "reset_gpu", "reboot", "power_cycle", "reimage", "repair", "validate", "burn_in"}
+)
+"""Names of an action or its step that count as a repair or a burn-in."""
 
 
 def snap_ns(unix_ns: int) -> int:
