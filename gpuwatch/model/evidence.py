@@ -8,7 +8,9 @@ import msgspec
 
 from gpuwatch.model.states import Health
 
-SubjectKind = Literal["gpu", "machine", "link", "switch", "nvlink_domain", "file_system", "driver_version", "run"]
+SubjectKind = Literal[
+    "gpu", "machine", "link", "switch", "nvlink_domain", "file_system", "driver_version", "run", "domain", "pool", "us"
+]
 Path = Literal["agent", "scheduler", "cloud", "peer"]
 Rung = Literal[
     "none", "restart_app", "check_app", "restart_job", "reset_gpu", "reboot", "drain_replace", "contact_support"
@@ -37,6 +39,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     soft: bool = False  # cordon and let the jobs end: the work is not in danger
     data_suspect: bool = False  # results since the onset may be wrong: stop now
     cause: str = ""  # groups the same fault over nodes, e.g. `xid_79`, `driver_mismatch`; empty: the rule's name
+    kind: str = ""  # incident kind, e.g. `gpu_lost`; empty: from the health, else the rule's name
+    must_last: float | Literal["driver_grace_s"] = 0.0
+    """Only a suspicion until it has been seen for so many seconds on end, or for that time of the pool's policy."""
 
     def cause_key(self) -> str:
         """What makes two nodes' evidence the same fault for the shared-cause rule."""

@@ -22,6 +22,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     takes_out: bool  # counts against the budget: the node was in service
     run: str = ""  # restart_job: whose attempt
     attempt: str = ""
+    cause: str = ""  # see Evidence.cause_key: the attempt caps count by machine and cause
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True):

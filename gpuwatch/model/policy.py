@@ -50,4 +50,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     approval_expires_s: Seconds = 3600.0
     event_expires_s: Seconds = 3600.0  # an older kernel event never causes an action
     restart_stalled_runs: bool = True  # in modes drain and replace, a stalled run is restarted by the job action
+    restart_cost_s: Seconds = 600.0  # a gang's way back from a stop to its first step, to weigh a drain
+    sick_hazard_per_hour: Annotated[float, msgspec.Meta(ge=0.0)] = 1.0  # a guess: how soon a sick, stepping node fails
     spare_quota: Count = 0  # free healthy nodes that are spare by intention, not idle

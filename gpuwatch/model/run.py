@@ -47,6 +47,7 @@ class RankView(msgspec.Struct, frozen=True, kw_only=True):
     step_end_unix_ns: int | None = None
     phase_start_unix_ns: int | None = None
     step_s: float | None = None
+    still_s: float = 0.0  # for how long its own node has read this same record, by the node's clock
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,3 +68,4 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_unix_ns: int | None = None
     team: str | None = None
     user: str | None = None
+    checkpoint_every_steps: int | None = None  # learned; None before two saves

@@ -25,6 +25,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     action: str = "none"  # first rung of the repair ladder that the evidence asks for
     soft: bool = False
     data_suspect: bool = False
+    pending: dict[str, int] = {}  # evidence that must last: its key -> when it was first seen (monotonic ns)
 
 
 class RunVerdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpuwatch.model.facts.kernel_log import KernelEvent
+from gpuwatch.model.policy import Policy
 from gpuwatch.model.run import RunView
 from gpuwatch.model.states import Lifecycle
 from gpuwatch.model.wire import Goodbye, Status
@@ -78,6 +79,7 @@ class NodeView:
     run: RunView | None = None
     domain: str = ""  # failure domain: rack, switch, placement group
     first_seen_monotonic_ns: int | None = None
+    group: str = ""  # the cloud's group that this machine belongs to; empty: its pool's name
 
     def fact(self, kind: type[F]) -> F:
         """The latest facts of this type, or `MissingFact` with the reason."""
@@ -111,3 +113,4 @@ class FleetView:
     groups: tuple[GroupView, ...] = ()
     blind_because: str = ""  # not empty: the aggregator suspects itself; nobody is condemned for silence
     started_monotonic_ns: int = 0
+    policies: Mapping[str, Policy] = field(default_factory=dict)  # by pool; a pool without one has the default
