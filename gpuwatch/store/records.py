@@ -9,12 +9,14 @@ from gpuwatch.model.wire import Goodbye
 
 
 class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One kernel event as received from one machine."""
+    """One kernel event of one machine."""
 
     machine: str
     slot: str
     boot_id: str
-    received_unix_ns: int
+    happened_unix_ns: (
+        int  # by the aggregator's clock: when it was received, less the age it had by the node's own clock
+    )
     event: KernelEvent
 
 
@@ -31,6 +33,7 @@ class LastSeen(msgspec.Struct, frozen=True, kw_only=True):
     interval_s: float = 5.0
     goodbye: Goodbye | None = None
     earlier_boots: tuple[str, ...] = ()
+    pool: str = ""
 
 
 class SagaRow(msgspec.Struct, frozen=True, kw_only=True):

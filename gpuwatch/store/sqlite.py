@@ -95,7 +95,7 @@ class Store:
                     slot=item.slot,
                     boot_id=item.boot_id,
                     at_unix_ns=item.event.at_unix_ns,
-                    received_unix_ns=item.received_unix_ns,
+                    happened_unix_ns=item.happened_unix_ns,
                     cleared=0,
                     body=_JSON.encode(item.event),
                 )
@@ -104,15 +104,15 @@ class Store:
             _put(db, t.LAST_SEEN, [{"machine": row.machine, "body": _JSON.encode(row)} for row in seen])
         return fresh
 
-    def events_since(self, received_unix_ns: int) -> list[StoredEvent]:
-        """Events received at or after this moment that nobody cleared, oldest first."""
+    def events_since(self, happened_unix_ns: int) -> list[StoredEvent]:
+        """Events that happened at or after this moment that nobody cleared, oldest first."""
         columns = t.EVENTS.c
-        wanted = select(columns.machine, columns.slot, columns.boot_id, columns.received_unix_ns, columns.body)
-        wanted = wanted.where(columns.received_unix_ns >= received_unix_ns, columns.cleared == 0)
+        wanted = select(columns.machine, columns.slot, columns.boot_id, columns.happened_unix_ns, columns.body)
+        wanted = wanted.where(columns.happened_unix_ns >= happened_unix_ns, columns.cleared == 0)
         with told(self.path, "read events from"), self._reading() as db:
-            rows = db.execute(wanted.order_by(columns.received_unix_ns)).fetchall()
+            rows = db.execute(wanted.order_by(columns.happened_unix_ns)).fetchall()
         return [
-            StoredEvent(machine=m, slot=s, boot_id=b, received_unix_ns=r, event=_EVENT.decode(body))
+            StoredEvent(machine=m, slot=s, boot_id=b, happened_unix_ns=r, event=_EVENT.decode(body))
             for m, s, b, r, body in rows
         ]
 
@@ -123,9 +123,9 @@ class Store:
             _append(db, lines)
 
     def forget_events(self, before_unix_ns: int) -> int:
-        """Retention: drop events received before this moment. Returns how many."""
+        """Retention: drop events that happened before this moment. Returns how many."""
         with told(self.path, "tidy"), self._writing() as db:
-            return db.execute(delete(t.EVENTS).where(t.EVENTS.c.received_unix_ns < before_unix_ns)).rowcount
+            return db.execute(delete(t.EVENTS).where(t.EVENTS.c.happened_unix_ns < before_unix_ns)).rowcount
 
     def last_seen(self) -> list[LastSeen]:
         """Every machine that was ever heard of and not forgotten."""

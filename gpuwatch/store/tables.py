@@ -44,10 +44,10 @@ EVENTS = Table(
     Column("slot", Text, nullable=False),
     Column("boot_id", Text, nullable=False),
     Column("at_unix_ns", BigInteger, nullable=False),
-    Column("received_unix_ns", BigInteger, nullable=False),
+    Column("happened_unix_ns", BigInteger, nullable=False),
     Column("cleared", Integer, nullable=False, default=0),  # a person or a repair said: counts as history only
     Column("body", LargeBinary, nullable=False),
-    Index("events_received", "received_unix_ns"),
+    Index("events_happened", "happened_unix_ns"),
     Index("events_machine", "machine"),
 )
 

@@ -36,7 +36,7 @@ def note(at: int, text: str = "x") -> FaultNote:
 
 def xid(event_id: str, at: int = 5) -> StoredEvent:
     event = KernelEvent(id=event_id, at_unix_ns=at, kind="xid", text="NVRM: Xid", xid=79, boot_id="b1")
-    return StoredEvent(machine="m1", slot="gpu01", boot_id="b1", received_unix_ns=at + 1, event=event)
+    return StoredEvent(machine="m1", slot="gpu01", boot_id="b1", happened_unix_ns=at + 1, event=event)
 
 
 def test_lines_come_back_as_they_were_written_ordered_by_time_then_writing(path: Path) -> None:

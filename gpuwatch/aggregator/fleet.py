@@ -1,0 +1,205 @@
+"""The fleet as it is known now: who is in it, which machine fills which slot, what the witnesses say of each."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+
+from gpuwatch.aggregator.heard import Prior
+from gpuwatch.aggregator.machine import Machine, build_view
+from gpuwatch.aggregator.settings import Settings
+from gpuwatch.clouds import CloudMachine, CloudSnapshot
+from gpuwatch.model.moment import Moment
+from gpuwatch.model.run import Sighting
+from gpuwatch.model.states import Lifecycle
+from gpuwatch.model.view import CloudSays, GroupView, NodeView, SchedulerSays
+from gpuwatch.schedulers import SchedulerSnapshot
+from gpuwatch.store.records import LastSeen
+
+MAX_SIGHTINGS = 1_000_000  # heartbeats waiting for the next tick; older ones give way to newer
+
+
+class Fleet:
+    """Every machine that is known and not retired, and every slot."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._expires_ns = {name: int(policy.event_expires_s * 1e9) for name, policy in settings.policies().items()}
+        self._lock = threading.Lock()  # for who is in the fleet, not for what they say
+        self._machines: dict[str, Machine] = {}
+        self._retired: dict[str, None] = {}
+        self._current: dict[str, str] = {}  # slot -> the machine that fills it
+        self.sightings: deque[Sighting] = deque(maxlen=MAX_SIGHTINGS)
+        self.unknown_collectors: dict[str, int] = {}
+
+    # who is in the fleet
+
+    def machines(self) -> list[Machine]:
+        """Everyone now, in order of joining."""
+        with self._lock:
+            return list(self._machines.values())
+
+    def get(self, machine: str) -> Machine | None:
+        """One machine's record; None for a stranger or a retired one."""
+        return self._machines.get(machine)
+
+    def current(self, slot: str) -> Machine | None:
+        """The machine that fills this slot."""
+        return self._machines.get(self._current.get(slot, ""))
+
+    def is_retired(self, machine: str) -> bool:
+        """Released by us or gone from the cloud's list: it may not come back under this id."""
+        return machine in self._retired
+
+    def join(self, machine: str, slot: str, now_monotonic_ns: int) -> Machine:
+        """The machine's record, made if it is new. A new machine takes a slot only where nobody fills it."""
+        with self._lock:
+            record = self._machines.get(machine)
+            if record is None:
+                record = Machine(machine, slot, now_monotonic_ns)
+                self._place(record, slot)
+                self._machines[machine] = record
+                self._current.setdefault(slot, machine)
+            return record
+
+    def move(self, record: Machine, slot: str) -> bool:
+        """The agent names another slot than before: taken where that slot is free, else the old one stands."""
+        with self._lock:
+            if self._current.get(slot, record.machine) != record.machine:
+                return False
+            if self._current.get(record.slot) == record.machine:
+                del self._current[record.slot]
+            record.slot = slot
+            self._place(record, slot)
+            self._current[slot] = record.machine
+            record.view = None
+            return True
+
+    def adopt(self, slot: str, machine: str) -> None:
+        """From now on this machine fills the slot."""
+        with self._lock:
+            self._current[slot] = machine
+
+    def retire(self, machine: str) -> None:
+        """It left the fleet for good; another machine that waits in the slot takes it."""
+        with self._lock:
+            record = self._machines.pop(machine, None)
+            self._retired[machine] = None
+            if record is not None and self._current.get(record.slot) == machine:
+                del self._current[record.slot]
+                waiting = [other.machine for other in self._machines.values() if other.slot == record.slot]
+                if waiting:
+                    self._current[record.slot] = waiting[-1]
+
+    def _place(self, record: Machine, slot: str) -> None:
+        place = self._settings.place(slot)
+        record.pool, record.domain = place.pool, place.domain
+        record.expected_gpu_count = self._settings.pools[place.pool].gpus
+
+    # what the witnesses say
+
+    def absorb_scheduler(self, snapshot: SchedulerSnapshot, received_monotonic_ns: int) -> None:
+        """The scheduler's word reaches the machine that fills the slot; its own word on who that is comes first."""
+        for node in snapshot.nodes:
+            known = self._machines.get(node.machine) if node.machine else None
+            if known is not None and known.slot == node.slot and self._current.get(node.slot) != node.machine:
+                self.adopt(node.slot, node.machine)
+            record = self.current(node.slot)
+            if record is None:
+                continue
+            record.scheduler = SchedulerSays(
+                state=node.state,
+                received_monotonic_ns=received_monotonic_ns,
+                reason=node.reason,
+                drain_owner=node.drain_owner,
+                jobs=node.jobs,
+            )
+            record.view = None
+
+    def absorb_cloud(self, snapshot: CloudSnapshot, received_monotonic_ns: int) -> list[CloudMachine]:
+        """The cloud's word on each machine, and on who is not listed. Returns what it lists and we did not know."""
+        strangers: list[CloudMachine] = []
+        listed: set[str] = set()
+        for item in snapshot.machines:
+            listed.add(item.machine)
+            record = self._machines.get(item.machine)
+            if record is None:
+                if item.state not in ("gone", "releasing") and not self.is_retired(item.machine):
+                    strangers.append(item)
+                continue
+            record.cloud_record = item
+            state = "gone" if item.state in ("gone", "releasing") else item.state
+            record.cloud = CloudSays(
+                state=state,
+                received_monotonic_ns=received_monotonic_ns,
+                because=item.because,
+                absent_because=item.absent_because,
+            )
+            record.view = None
+        for record in self.machines():
+            if record.machine not in listed and record.cloud_record is not None:  # it was listed once
+                record.cloud = CloudSays(
+                    state="gone",
+                    received_monotonic_ns=received_monotonic_ns,
+                    because="the cloud lists it no more",
+                    absent_because="unexplained",
+                )
+                record.view = None
+        return strangers
+
+    # what is judged
+
+    def views(self, now: Moment) -> tuple[NodeView, ...]:
+        """Everyone as the thinking rooms see them, the current machine of a slot before its successor."""
+        return tuple(self.view(record, now.monotonic_ns) for record in self.machines())
+
+    def view(self, record: Machine, now_monotonic_ns: int) -> NodeView:
+        """One machine as the thinking rooms see it; for the brain's thread."""
+        return record.current_view(self._expires_ns[record.pool], now_monotonic_ns)
+
+    def fresh_view(self, record: Machine, now_monotonic_ns: int) -> NodeView:
+        """The same, for the server's thread: built anew and not kept."""
+        expires_ns = self._expires_ns[record.pool]
+        return build_view(record, record.heard, record.events, expires_ns, now_monotonic_ns)[0]
+
+    def groups(self, snapshot: CloudSnapshot | None) -> tuple[GroupView, ...]:
+        """The cloud's groups, and whose they are."""
+        if snapshot is None:
+            return ()
+        return tuple(
+            GroupView(name=g.name, owner=g.owner, target_count=g.target_count, refuses=g.refuses)
+            for g in snapshot.groups
+        )
+
+    # over a restart
+
+    def restore(self, rows: Iterable[LastSeen], retired: Iterable[str], now: Moment) -> None:
+        """Begin with what an earlier process knew. Nobody counts as heard until they speak to this one."""
+        self._retired = dict.fromkeys(retired)
+        for row in rows:
+            if row.machine in self._retired:
+                continue
+            record = self.join(row.machine, row.slot, now.monotonic_ns)
+            record.lifecycle = Lifecycle(row.lifecycle)
+            record.prior_seen = row
+            if row.boot_id is not None:
+                record.prior = Prior(
+                    boot=row.boot_id,
+                    agent_id=row.agent_id,
+                    sequence=row.sequence,
+                    earlier_boots=row.earlier_boots,
+                    goodbye=row.goodbye,
+                )
+        for record in self.machines():  # a slot's machine in service comes before one that waits to join
+            holder = self.current(record.slot)
+            waits = holder is not None and holder.lifecycle is Lifecycle.PROVISIONING
+            if waits and record.lifecycle is not Lifecycle.PROVISIONING:
+                self.adopt(record.slot, record.machine)
+
+    def take_sightings(self) -> list[Sighting]:
+        """The heartbeats that came since the last call."""
+        taken: list[Sighting] = []
+        while self.sightings:
+            taken.append(self.sightings.popleft())
+        return taken

@@ -1,0 +1,250 @@
+"""`POST /v1/reports`: bytes in, an acknowledgement out. A raw ASGI function, because HTTP is most of a report's cost.
+
+An acknowledged report's events are on the disk. A repeated report is acknowledged again and counted once. A refused one
+(see `admission`) changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+import msgspec
+
+from gpuwatch.aggregator import admission
+from gpuwatch.aggregator.admission import Refusal, Tokens
+from gpuwatch.aggregator.facts import KINDS, decoded
+from gpuwatch.aggregator.fleet import Fleet
+from gpuwatch.aggregator.heard import Heard, absorb, is_late, lag_s
+from gpuwatch.aggregator.machine import MAX_EVENTS, AgedEvent, Machine
+from gpuwatch.clock import Clock
+from gpuwatch.errors import StoreError
+from gpuwatch.model.evidence import Finding
+from gpuwatch.model.facts.kernel_log import KernelLogFacts
+from gpuwatch.model.facts.training import TrainingFacts
+from gpuwatch.model.moment import Moment
+from gpuwatch.model.run import Sighting
+from gpuwatch.model.view import NodeView
+from gpuwatch.model.wire import MAX_REPORT_BYTES, Ack, Envelope, Report
+from gpuwatch.store.records import LastSeen, StoredEvent
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+REMEMBERED_REPORTS = 32  # of one machine; an agent sends one after the other, so two would do
+MAX_NAMES = 64  # of unknown collectors that get a counter of their own
+_ACK = msgspec.json.Encoder()
+_OK = _ACK.encode(Ack(ok=True))
+_AGAIN = _ACK.encode(Ack(ok=True, repeated=True))
+_HEADERS = [(b"content-type", b"application/json")]
+
+
+class Keeper(Protocol):
+    """Makes events durable: see `committer`."""
+
+    def keep(self, events: Sequence[StoredEvent], seen: Sequence[LastSeen] = ...) -> Future[set[str]]:
+        """The ids that were new, once on the disk."""
+
+
+class Ingest:
+    """The ASGI application of one path. Runs on the server's thread only."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        secret: bytes,
+        keeper: Keeper,
+        examine: Callable[[NodeView, Moment], tuple[Finding, ...]],
+        clock: Clock,
+        wake: Callable[[], None],
+    ) -> None:
+        self._fleet = fleet
+        self._keeper = keeper
+        self._examine = examine  # the rules that run when a report arrives
+        self._clock = clock
+        self._wake = wake  # asks for a tick now: something was seen that should not wait for the next one
+        self._tokens = Tokens(secret, fleet)
+        self._recent: dict[str, dict[int, int]] = {}  # machine -> report id -> hash of its body
+        self.counts: dict[str, int] = dict.fromkeys(("accepted", "repeated", "late"), 0)
+        self.refused: dict[str, int] = {}
+        self.undecodable: dict[str, int] = {}
+        self.unknown_collectors: dict[str, int] = {}
+        self.event_count = 0
+        self.last_heard_monotonic_ns: int | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        try:
+            given, body = await self._read(scope, receive)
+            answer = await self.take(given, body)
+        except Refusal as error:
+            await self._refuse(error, send)
+            return
+        length = b"%d" % len(answer)
+        await send({"type": "http.response.start", "status": 200, "headers": [*_HEADERS, (b"content-length", length)]})
+        await send({"type": "http.response.body", "body": answer})
+
+    async def take(self, given: bytes, body: bytes) -> bytes:
+        """One report's body with the token it came with. Returns the acknowledgement; raises `Refusal`."""
+        report = admission.decode(body)
+        self._tokens.check(given, report.machine)
+        if self._fleet.is_retired(report.machine):
+            raise admission.released(report.machine)
+        received = Moment(self._clock.unix_ns(), self._clock.monotonic_ns())
+        key, digest = hash((report.boot_id, report.agent_id, report.sequence)), hash(body)
+        recent = self._recent.setdefault(report.machine, {})
+        known = recent.get(key)
+        if known is not None and known != digest:
+            raise admission.conflict(report)
+        record = self._fleet.join(report.machine, report.slot, received.monotonic_ns)
+        events = self._events_of(report, record.heard, received)
+        if events or report.goodbye is not None:
+            await self._store(record, report, received, events)
+            known = recent.get(key)  # the same report may have come again while this one waited for the disk
+        recent[key] = digest
+        while len(recent) > REMEMBERED_REPORTS:
+            del recent[next(iter(recent))]
+        self.last_heard_monotonic_ns = received.monotonic_ns
+        if known is not None:
+            self.counts["repeated"] += 1
+            record.heard = absorb(record.heard or record.prior, report, received)
+            return _AGAIN
+        self._apply(record, report, received)
+        return _OK
+
+    # the request
+
+    async def _read(self, scope: Scope, receive: Receive) -> tuple[bytes, bytes]:
+        given = b""
+        for name, value in scope["headers"]:
+            if name == b"authorization":
+                given = value[7:].strip() if value[:7].lower() == b"bearer " else b""
+            elif name == b"content-length" and (not value.isdigit() or int(value) > MAX_REPORT_BYTES):
+                raise admission.too_large()
+        if not given:
+            raise admission.no_token()
+        message = await receive()
+        body: bytes = message.get("body", b"")
+        if message.get("more_body"):
+            parts = [body]
+            size = len(body)
+            while message.get("more_body"):
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise admission.broken_off()
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if size > MAX_REPORT_BYTES:
+                    raise admission.too_large()
+            body = b"".join(parts)
+        if len(body) > MAX_REPORT_BYTES:
+            raise admission.too_large()
+        return given, body
+
+    async def _refuse(self, error: Refusal, send: Send) -> None:
+        self.refused[error.reason] = self.refused.get(error.reason, 0) + 1
+        said = f"{error.what}: {error.why}" if error.why else error.what
+        body = _ACK.encode(Ack(ok=False, error=said, next_step=error.next_step))
+        headers = [*_HEADERS, (b"content-length", b"%d" % len(body))]
+        if error.code == 413:
+            headers.append((b"connection", b"close"))  # the rest of the body is not read
+        if error.code == 503:
+            headers.append((b"retry-after", b"5"))
+        await send({"type": "http.response.start", "status": error.code, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    # what was said
+
+    def _events_of(self, report: Report, heard: Heard | None, received: Moment) -> list[AgedEvent]:
+        """The kernel events of this report, each with its boot and the moment it happened by our clock."""
+        envelope = next((item for item in report.envelopes if item.collector == "kernel_log"), None)
+        facts = None if envelope is None else self._facts(envelope)
+        if not isinstance(facts, KernelLogFacts) or not facts.events:
+            return []
+        waited_ns = 0
+        if heard is not None:  # it cannot have waited longer than since this agent last got through
+            lag_ns = int(lag_s(heard, report, received) * 1e9)
+            waited_ns = max(0, min(lag_ns, received.monotonic_ns - heard.sent_monotonic_ns))
+        aged = []
+        for event in facts.events:
+            own = event if event.boot_id else msgspec.structs.replace(event, boot_id=report.boot_id)
+            age_ns = max(0, report.sent_unix_ns - event.at_unix_ns) + waited_ns
+            aged.append(AgedEvent(own, received.monotonic_ns - age_ns))
+        return aged
+
+    def _facts(self, envelope: Envelope) -> Any:
+        try:
+            return decoded(envelope)
+        except msgspec.MsgspecError:
+            self.undecodable[envelope.collector] = self.undecodable.get(envelope.collector, 0) + 1
+            return None
+
+    async def _store(self, record: Machine, report: Report, received: Moment, events: list[AgedEvent]) -> None:
+        rows = [
+            StoredEvent(
+                machine=report.machine,
+                slot=record.slot,
+                boot_id=aged.event.boot_id,
+                happened_unix_ns=received.unix_ns - (received.monotonic_ns - aged.monotonic_ns),
+                event=aged.event,
+            )
+            for aged in events
+        ]
+        seen = [] if report.goodbye is None else [_goodbye_seen(record, report, received)]
+        try:
+            fresh = await asyncio.wrap_future(self._keeper.keep(rows, seen))
+        except StoreError as error:
+            raise admission.not_stored(error) from error
+        new = tuple(aged for aged in events if aged.event.id in fresh)
+        if new:
+            self.event_count += len(new)
+            record.events = (*record.events, *new)[-MAX_EVENTS:]
+            self._wake()
+
+    def _apply(self, record: Machine, report: Report, received: Moment) -> None:
+        before = record.heard if record.heard is not None else record.prior
+        late = is_late(before, report, received)
+        self.counts["late" if late else "accepted"] += 1
+        record.heard = absorb(before, report, received)
+        if report.slot != record.slot:
+            self._fleet.move(record, report.slot)
+        for envelope in report.envelopes:
+            if envelope.collector == "training":
+                self._sight(record, envelope, received)
+            elif envelope.collector not in KINDS:
+                self._unknown(envelope.collector)
+        if late:
+            return
+        findings = self._examine(self._fleet.fresh_view(record, received.monotonic_ns), received)
+        news = [finding.rule for finding in findings] != [finding.rule for finding in record.findings]
+        record.findings = findings
+        if news:
+            self._wake()
+
+    def _sight(self, record: Machine, envelope: Envelope, received: Moment) -> None:
+        facts = self._facts(envelope)
+        if isinstance(facts, TrainingFacts):
+            sightings = self._fleet.sightings
+            for beat in facts.beats:
+                sightings.append(Sighting(machine=record.machine, slot=record.slot, beat=beat, received=received))
+
+    def _unknown(self, name: str) -> None:
+        name = name[: admission.MAX_NAME]
+        if name not in self.unknown_collectors and len(self.unknown_collectors) >= MAX_NAMES:
+            name = "(more)"
+        self.unknown_collectors[name] = self.unknown_collectors.get(name, 0) + 1
+
+
+def _goodbye_seen(record: Machine, report: Report, received: Moment) -> LastSeen:
+    return msgspec.structs.replace(
+        record.last_seen(),
+        boot_id=report.boot_id,
+        agent_id=report.agent_id,
+        sequence=report.sequence,
+        last_report_unix_ns=received.unix_ns,
+        goodbye=report.goodbye,
+    )
