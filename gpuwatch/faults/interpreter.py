@@ -1,0 +1,111 @@
+"""From kernel messages to events, one after another: joins the lines of one message and remembers who is who."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gpuwatch.faults import driver, switch, xid
+from gpuwatch.faults.event import Event
+from gpuwatch.faults.prefix import Record
+
+MAX_SXIDS = 512  # different errors whose severity word is remembered for their data lines
+MAX_UNATTRIBUTED = 100
+PARAGRAPH_LINES = 6  # of the driver's; a message of it has at most five
+
+
+class Interpreter:
+    """Hears the messages of one boot in order. Keeps a few words between them, nothing that grows."""
+
+    def __init__(self) -> None:
+        self.uuids: dict[str, str] = {}  # GPU address -> UUID, as announced before its first Xid
+        self.serials: dict[str, str] = {}
+        self.unattributed: list[Record] = []  # a GPU is lost, but its address cannot be read
+        self._paragraph = ""
+        self._paragraph_lines = 0
+        self._announced: str | None = None
+        self._left_over: int | None = None
+        self._left_over_message = ""
+        self._sxid_words: dict[tuple[str, int], str] = {}
+
+    def hear(self, record: Record) -> list[Event]:
+        """The events that this message completes; mostly none."""
+        message = record.message
+        if message.startswith("NVRM:"):
+            return self._driver(record)
+        if message.startswith("nvidia-nvswitch"):
+            line = switch.parse(message)
+            if line is None:
+                return []
+            key = (line.pci, line.number)
+            if line.word:
+                if len(self._sxid_words) >= MAX_SXIDS:
+                    self._sxid_words.clear()
+                self._sxid_words[key] = line.word
+            elif key in self._sxid_words:
+                line = msgspec.structs.replace(line, word=self._sxid_words[key])
+            return [switch.judge(line)]
+        event = driver.simple(message)
+        return [event] if event is not None else []
+
+    def flush(self) -> list[Event]:
+        """What was begun and can be told although its end did not come."""
+        events = self._end_paragraph()
+        if self._left_over is not None:
+            event = driver.init_failed(self._left_over_message, self._left_over)
+            self._left_over = None
+            if event is not None:
+                events.append(event)
+        return events
+
+    def _driver(self, record: Record) -> list[Event]:
+        message = record.message
+        line = xid.parse(message)
+        if line is not None:
+            return [xid.judge(line)]
+        events: list[Event] = []
+        if driver.begins_paragraph(message):
+            events += self._end_paragraph()
+            self._paragraph, self._paragraph_lines = message, 1
+        elif (event := driver.lost(message)) is not None:  # has its own address, so it ends nobody else's message
+            return [event]
+        elif self._paragraph:
+            self._paragraph += " " + message.removeprefix("NVRM:").strip()
+            self._paragraph_lines += 1
+        if self._paragraph:
+            if self._complete():
+                return events + self._end_paragraph()
+            if self._paragraph_lines >= PARAGRAPH_LINES:
+                events += self._end_paragraph()
+        said = driver.identity(message)
+        if said is not None:
+            self.uuids[said[0]] = said[1]
+            self._announced = said[0]
+            return events
+        number = driver.serial(message)
+        if number is not None:
+            pci = number[0] or self._announced
+            if pci is not None:
+                self.serials[pci] = number[1]
+            return events
+        left_over = driver.left_over_firmware(message)
+        if left_over is not None:
+            self._left_over, self._left_over_message = left_over, message
+            return events
+        event = driver.init_failed(message, None)
+        if event is not None and self._left_over is not None:
+            event = driver.init_failed(message, self._left_over)
+            self._left_over = None
+        event = event or driver.simple(message)
+        if event is not None:
+            return [*events, event]
+        if "fallen off the bus" in message and len(self.unattributed) < MAX_UNATTRIBUTED:
+            self.unattributed.append(record)
+        return events
+
+    def _complete(self) -> bool:
+        return "fallen off the bus" in self._paragraph or driver.mismatch_complete(self._paragraph)
+
+    def _end_paragraph(self) -> list[Event]:
+        text, self._paragraph = self._paragraph, ""
+        event = driver.lost(text) or driver.mismatch(text) if text else None
+        return [event] if event is not None else []

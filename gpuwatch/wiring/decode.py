@@ -1,0 +1,251 @@
+"""`gpuwatch decode FILE|-`: explain a kernel log, for people or as JSON."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, BinaryIO, TextIO, cast
+
+from gpuwatch.errors import GpuwatchError, UsageError
+from gpuwatch.faults import sentences
+from gpuwatch.faults.incidents import Decision, Told
+from gpuwatch.faults.reader import LogReader
+from gpuwatch.faults.story import Story
+
+WIDTH = 100
+MAX_LINE_BYTES = 1 << 16  # a longer line is no log line; what follows is taken as its own line
+
+_COMPRESSED = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\x00", lzma.open))
+_UNREADABLE = (
+    (b"\x28\xb5\x2f\xfd", "is compressed with zstd", "zstdcat {path} | gpuwatch decode -"),
+    (b"LPKSHHRH", "is a binary journal", "journalctl --file {path} -k -o short-iso | gpuwatch decode -"),
+)
+_UTF16 = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
+
+
+def run(
+    files: Sequence[str],
+    *,
+    as_json: bool = False,
+    summary: bool = False,
+    out: TextIO | None = None,
+    stdin: BinaryIO | None = None,
+) -> int:
+    """Explain each log. 0 whenever the logs could be read, whatever they say. `-` is standard input.
+
+    JSON: one object an event, nothing else; `summary` adds a last object with the decision (kind `decision`).
+    """
+    page = out if out is not None else sys.stdout
+    if not files:
+        raise UsageError("no log named", next_step="name a file, or `-` for standard input: dmesg | gpuwatch decode -")
+    for path in files:  # a name that cannot be read is said before anything is printed
+        if path != "-":
+            _check(path)
+    for place, path in enumerate(files):
+        story = Story()
+        reader = LogReader(story)
+        try:
+            for raw in _lines(path, stdin):
+                reader.feed(raw)
+        except KeyboardInterrupt:  # `dmesg -w | gpuwatch decode -`: what was heard so far
+            pass
+        except (OSError, EOFError, lzma.LZMAError) as error:
+            raise GpuwatchError(
+                f"{path} cannot be read to its end", why=str(error), next_step="check the file, or copy it first"
+            ) from error
+        reader.finish()
+        verdict = story.ending()
+        told = sorted(story.told, key=lambda one: (one.event.kind != "xid", one.first.line))
+        if as_json:
+            _print_json(told, reader, verdict, page, path if len(files) > 1 else None, summary=summary)
+        else:
+            _print_text(told, reader, verdict, page, path, first=place == 0)
+    page.flush()
+    return 0
+
+
+def as_object(one: Told, reader: LogReader) -> dict[str, Any]:
+    """One event as `--json` prints it: the eight keys of every event, then what this one has beyond them."""
+    event, interpreter = one.event, reader.interpreter
+    pci = ",".join(sorted(one.ports)) if one.ports else event.pci
+    keys: dict[str, Any] = {
+        "kind": event.kind,
+        "xid": event.xid,
+        "pci": pci,
+        "pid": event.pid,
+        "name": event.name,
+        "severity": event.severity,
+        "action": event.action,
+        "drain": event.drain,
+        "fault": event.title,
+        "lines": one.lines,
+    }
+    if event.kind != "xid":
+        keys["event"] = event.kind
+    optional: dict[str, Any] = {
+        "sxid": event.sxid,
+        "gpu_instance": event.gpu_instance,
+        "compute_instance": event.compute_instance,
+        "inferred": event.inferred or None,
+        "clears": event.clears or None,
+        "cleared": one.cleared or None,
+        "caused_by": event.caused_by,
+        "suspect_peer": event.suspect_peer or None,
+        "pids": list(one.pids) if len(one.pids) > 1 else None,
+        "uuid": interpreter.uuids.get(event.pci or ""),
+        "serial": interpreter.serials.get(event.pci or ""),
+        "level": one.first.level,
+        "seq": one.first.sequence,
+        "uptime_us": one.first.uptime_us,
+        "stamp": one.first.stamp or None,
+    }
+    keys |= {key: value for key, value in optional.items() if value is not None}
+    for key, value in event.details.items():
+        keys.setdefault(key, ",".join(map(str, value)) if isinstance(value, tuple) else value)
+    keys |= {"incident": one.incident, "root": one.root, "line": one.first.line}
+    return keys | {"text": event.text, "meaning": event.meaning}
+
+
+def _print_json(
+    told: list[Told], reader: LogReader, verdict: Decision, page: TextIO, path: str | None, *, summary: bool
+) -> None:
+    named = {} if path is None else {"file": path}
+    for one in told:
+        page.write(json.dumps(as_object(one, reader) | named) + "\n")
+    if summary:
+        root = verdict.root
+        last = {
+            "kind": "decision",
+            "action": verdict.action,
+            "drain": verdict.drain,
+            "xid": root.xid if root else None,
+            "root": root.pci if root else None,
+            "because": sentences.headline(root) if root else None,
+            "incidents": verdict.incidents,
+            "suspect_peer": verdict.suspect_peer,
+            "lines_read": reader.lines,
+            "quoted_lines": reader.quoted_count,
+        }
+        page.write(json.dumps(last | named) + "\n")
+
+
+def _print_text(
+    told: list[Told], reader: LogReader, verdict: Decision, page: TextIO, path: str, *, first: bool
+) -> None:
+    name = "standard input" if path == "-" else path
+    lines = f"{reader.lines:,} line{'' if reader.lines == 1 else 's'}"
+    if not first:
+        page.write("\n")
+    if not told:
+        _say(page, f"{name}: no GPU event in {lines}.")
+        _say(page, f"Looked for: {sentences.LOOKED_FOR}.")
+        _aside(page, reader)
+        return
+    noun = "event" if len(told) == 1 else "events"
+    _say(page, f"{name}: {len(told)} GPU {noun} in {lines}, {verdict.incidents} incident(s).")
+    for one in told:
+        event = one.event
+        page.write("\n")
+        _say(page, sentences.headline(event))
+        uuid, serial = (
+            known.get(event.pci or "", "") for known in (reader.interpreter.uuids, reader.interpreter.serials)
+        )
+        when = f"line {one.first.line}" + (f", [{one.first.stamp}]" if one.first.stamp else "")
+        if one.lines > 1:
+            when += f", {one.lines:,} times" + (f", last in line {one.last.line}" if one.last is not one.first else "")
+        rows = [
+            ("where", sentences.where(event, tuple(sorted(one.ports)), uuid, serial)),
+            ("process", sentences.process(event, len(one.pids))),
+            ("seen", when),
+            ("how bad", sentences.SEVERITY[event.severity]),
+            ("means", f"{event.meaning}."),
+            *(("note", note) for note in sentences.notes(one, told)),
+            ("do", f"{sentences.ACTION[event.action]} ({event.action})"),
+            ("drain", sentences.DRAIN[event.drain]),
+        ]
+        for label, text in rows:
+            _say(page, text, f"  {label:<9}")
+        _say(page, f"NVRM: {event.text}" if event.kind == "xid" else event.text, f"  {'said':<9}")
+    page.write("\n")
+    _aside(page, reader)
+    page.write(_plain(page, f"Decision: {sentences.decision(verdict)}.") + "\n")
+
+
+def _aside(page: TextIO, reader: LogReader) -> None:
+    """What was seen and not taken as an event, so that its absence above is no riddle."""
+    if reader.quoted_count:
+        number, text = reader.quoted[0]
+        noun = "line quotes" if reader.quoted_count == 1 else "lines quote"
+        _say(
+            page,
+            f"{reader.quoted_count:,} {noun} the driver but were not written by the kernel, so they count for nothing, "
+            f"for example line {number}: {text[:160]}",
+        )
+    if reader.interpreter.unattributed:
+        _say(
+            page,
+            f"Line {reader.interpreter.unattributed[0].line} says that a GPU fell off the bus, but no address can be "
+            "read beside it; look for its lines just above in the full log.",
+        )
+
+
+def _say(page: TextIO, text: str, label: str = "") -> None:
+    plain = _plain(page, text)
+    for place, line in enumerate(textwrap.wrap(plain, WIDTH - len(label), break_on_hyphens=False) or [""]):
+        page.write(f"{label if place == 0 else ' ' * len(label)}{line}\n")
+
+
+def _plain(page: TextIO, text: str) -> str:
+    """What the terminal can show: a log must not be able to send it control sequences."""
+    shown = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return shown if page.encoding is None else shown.encode(page.encoding, "replace").decode(page.encoding)
+
+
+def _check(path: str) -> None:
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(8)
+    except FileNotFoundError:
+        raise GpuwatchError(
+            f"{path} does not exist", next_step="name a kernel log, or pipe one in: dmesg | gpuwatch decode -"
+        ) from None
+    except IsADirectoryError:
+        raise GpuwatchError(f"{path} is a folder", next_step="name the log files in it") from None
+    except OSError as error:
+        raise GpuwatchError(
+            f"{path} cannot be read", why=str(error), next_step=f"sudo cat {path} | gpuwatch decode -"
+        ) from None
+    for magic, what, command in _UNREADABLE:
+        if head.startswith(magic):
+            raise GpuwatchError(f"{path} {what}", next_step=command.format(path=path))
+
+
+def _lines(path: str, stdin: BinaryIO | None) -> Iterator[bytes]:
+    if path == "-":
+        source = stdin if stdin is not None else sys.stdin.buffer
+        yield from _split(source)
+        return
+    with Path(path).open("rb") as plain:
+        head = plain.read(8)
+        if head[:2] in _UTF16:
+            text = plain.seek(2) and plain.read().decode(_UTF16[head[:2]], "replace")
+            yield from (line.encode() for line in str(text).splitlines())
+            return
+        plain.seek(0)
+        for magic, opener in _COMPRESSED:
+            if head.startswith(magic):
+                with cast(IO[bytes], opener(plain, "rb")) as inner:
+                    yield from _split(inner)
+                return
+        yield from _split(plain)
+
+
+def _split(source: IO[bytes]) -> Iterator[bytes]:
+    while line := source.readline(MAX_LINE_BYTES):
+        yield line
