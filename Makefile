@@ -21,7 +21,7 @@ lint: $(V)/.dev
 	$(V)/bin/mypy
 	$(V)/bin/lint-imports --no-cache > .build/imports.txt 2>&1 || { cat .build/imports.txt; exit 1; }
 
-bench: $(V)/.dev
+bench: $(V)/.bench components
 	$(V)/bin/python -m tests.benchmarks $(ARGS)
 
 proof: $(V)/.dev
@@ -46,10 +46,15 @@ $(V)/.dev: $(V)/.demo requirements-dev.lock
 	@mkdir -p .build
 	@touch $@
 
+$(V)/.bench: $(V)/.dev requirements-bench.lock
+	$(PIP) install --require-hashes -r requirements-bench.lock
+	@touch $@
+
 # New locks from pyproject.toml; hash-pinned, without addresses.
 lock:
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header pyproject.toml -o requirements.lock
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header pyproject.toml --group dev -o requirements-dev.lock
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header pyproject.toml --group dev --group bench -o requirements-bench.lock
 	@! grep -nE 'https?://' requirements*.lock
 
 clean:

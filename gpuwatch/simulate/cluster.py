@@ -237,7 +237,7 @@ spare_quota = 1
 
 [cloud]
 kind = "local"
-poll_s = 1.0
+interval_s = 1.0
 
 [cloud.local]
 directory = "{directory}"
@@ -252,7 +252,7 @@ usd_per_hour = "{usd_per_hour}"
 
 [scheduler]
 kind = "local"
-poll_s = 0.5
+interval_s = 0.5
 
 [scheduler.local]
 directory = "{directory}/scheduler"
