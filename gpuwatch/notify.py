@@ -1,0 +1,43 @@
+"""sd_notify for both processes: tells systemd how the service is, and feeds its watchdog. Silent without systemd."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+
+
+class ServiceManager:
+    """The service manager that started this process, or nobody."""
+
+    def __init__(self, address: str | None = None, watchdog_us: str | None = None) -> None:
+        """Takes `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID` from the environment unless told."""
+        self._address = os.environ.get("NOTIFY_SOCKET", "") if address is None else address
+        us = os.environ.get("WATCHDOG_USEC", "") if watchdog_us is None else watchdog_us
+        for_whom = os.environ.get("WATCHDOG_PID", "")
+        ours = watchdog_us is not None or not for_whom or for_whom == str(os.getpid())
+        self.watchdog_s: float | None = int(us) / 1e6 if ours and us.isdigit() and int(us) > 0 else None
+        self._socket: socket.socket | None = None
+        if self._address.startswith(("/", "@")):
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+            self._socket.setblocking(False)
+
+    def ready(self, status: str) -> None:
+        """The service works."""
+        self._send("READY=1", f"STATUS={status}", f"MAINPID={os.getpid()}")
+
+    def alive(self, status: str) -> None:
+        """It still does; to be said more often than every half `watchdog_s`."""
+        self._send("WATCHDOG=1", f"STATUS={status}")
+
+    def stopping(self, status: str) -> None:
+        """It ends on purpose."""
+        self._send("STOPPING=1", f"STATUS={status}")
+
+    def _send(self, *words: str) -> None:
+        if self._socket is None:
+            return
+        address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
+        message = "\n".join(word.replace("\n", " ") for word in words)
+        with contextlib.suppress(OSError):  # a manager that is busy or gone is no reason to stop watching the node
+            self._socket.sendto(message.encode(), address)
