@@ -53,3 +53,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     restart_cost_s: Seconds = 600.0  # a gang's way back from a stop to its first step, to weigh a drain
     sick_hazard_per_hour: Annotated[float, msgspec.Meta(ge=0.0)] = 1.0  # a guess: how soon a sick, stepping node fails
     spare_quota: Count = 0  # free healthy nodes that are spare by intention, not idle
+
+    def many_silent(self, silent_count: int, ought_count: int) -> bool:
+        """So many silent at once that it is more likely us than them."""
+        return silent_count >= self.many_silent_nodes and silent_count > self.many_silent_ratio * ought_count

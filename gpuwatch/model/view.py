@@ -94,6 +94,26 @@ class NodeView:
             return None
         return (now_monotonic_ns - self.last_report_monotonic_ns) / 1e9
 
+    def said_goodbye(self) -> bool:
+        """The last thing it sent was a goodbye: its silence has a reason."""
+        return self.goodbye is not None and (self.goodbye_monotonic_ns or 0) >= (self.last_report_monotonic_ns or 0)
+
+    def ought_to_speak(self) -> bool:
+        """It has spoken since the aggregator's start, said no goodbye, and nobody took it away."""
+        return (
+            self.last_report_monotonic_ns is not None
+            and self.lifecycle is not Lifecycle.RETIRED
+            and not self.said_goodbye()
+            and (self.cloud is None or self.cloud.state not in ("gone", "releasing"))
+        )
+
+    def is_silent(self, now_monotonic_ns: int, after_intervals: float) -> bool:
+        """It ought to speak, and more reports than that are missing."""
+        last_ns = self.last_report_monotonic_ns
+        if last_ns is None or now_monotonic_ns - last_ns <= after_intervals * self.interval_s * 1e9:
+            return False
+        return self.ought_to_speak()
+
 
 class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     """One cloud group: who owns its size, and how many machines it wants."""
