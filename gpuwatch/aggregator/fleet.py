@@ -95,7 +95,9 @@ class Fleet:
     def _place(self, record: Machine, slot: str) -> None:
         place = self._settings.place(slot)
         record.pool, record.domain = place.pool, place.domain
-        record.expected_gpu_count = self._settings.pools[place.pool].gpus
+        pool = self._settings.pools[place.pool]
+        record.expected_gpu_count = pool.gpus
+        record.group = pool.group or record.group
 
     # what the witnesses say
 
@@ -129,6 +131,7 @@ class Fleet:
                     strangers.append(item)
                 continue
             record.cloud_record = item
+            record.group = self._settings.pools[record.pool].group or item.group
             state = "gone" if item.state in ("gone", "releasing") else item.state
             record.cloud = CloudSays(
                 state=state,

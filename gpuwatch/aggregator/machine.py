@@ -1,7 +1,8 @@
 """One machine's record, and the view of it that the thinking rooms get.
 
-Two threads write. The server's thread swaps `heard`, `findings` and `events`, each an immutable value in one step;
-everything else belongs to the brain's thread. A reader may see a record between two swaps, never half a value.
+The server's thread swaps `heard`, `findings` and `events`, each an immutable value in one step; the executor's threads
+swap `lifecycle`; everything else belongs to the brain's thread. A reader may see a record between two swaps, never half
+a value.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Machine:
         "expected_gpu_count",
         "findings",
         "first_seen_monotonic_ns",
+        "group",
         "heard",
         "lifecycle",
         "machine",
@@ -59,6 +61,7 @@ class Machine:
         self.slot = slot
         self.pool = ""
         self.domain = ""
+        self.group = ""
         self.expected_gpu_count: int | None = None
         self.lifecycle = Lifecycle.PROVISIONING
         self.first_seen_monotonic_ns = now_monotonic_ns
@@ -72,16 +75,17 @@ class Machine:
         self.cloud_record: CloudMachine | None = None
         self.run: RunView | None = None
         self.view: NodeView | None = None  # None: the brain changed something since it was built
-        self.viewed: tuple[object, object] = (None, None)  # the `heard` and `events` that it shows
+        self.viewed: tuple[object, ...] = ()  # what other threads may have changed, as it was then
         self.view_until_ns = 0  # then an event of it expires
 
     def current_view(self, expires_ns: int, now_monotonic_ns: int) -> NodeView:
         """The view, built again only if something changed. For the brain's thread."""
-        heard, events = self.heard, self.events
-        unchanged = self.viewed[0] is heard and self.viewed[1] is events
+        heard, events, lifecycle = self.heard, self.events, self.lifecycle
+        was = self.viewed
+        unchanged = was and was[0] is heard and was[1] is events and was[2] is lifecycle
         if self.view is None or not unchanged or now_monotonic_ns >= self.view_until_ns:
             self.view, self.view_until_ns = build_view(self, heard, events, expires_ns, now_monotonic_ns)
-            self.viewed = (heard, events)
+            self.viewed = (heard, events, lifecycle)
         return self.view
 
     def last_seen(self) -> LastSeen:
@@ -155,5 +159,6 @@ def build_view(
         run=record.run,
         domain=record.domain,
         first_seen_monotonic_ns=record.first_seen_monotonic_ns,
+        group=record.group,
     )
     return view, until_ns

@@ -64,9 +64,9 @@ class Witness(Generic[T]):
         return self._last
 
     def fresh(self, since_monotonic_ns: int) -> T | None:
-        """An answer to a question put at or after this moment; None, and it is asked at once, if there is none yet."""
+        """An answer to a question put after this moment; None, and it is asked at once, if there is none yet."""
         last = self._last
-        if last is not None and last.asked.monotonic_ns >= since_monotonic_ns:
+        if last is not None and last.asked.monotonic_ns > since_monotonic_ns:
             return last.answer
         self.poke()
         return None
