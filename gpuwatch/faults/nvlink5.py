@@ -8,6 +8,7 @@ Source of the table: sheet "XID 144-150 Decode" of NVIDIA's Xid catalogue.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import msgspec
 
@@ -98,11 +99,12 @@ def _registers(text: str) -> tuple[list[int], bool]:
     return values, found[2] is not None
 
 
-def _rows_of_unit(xid: int, unit: str) -> list[Nvlink5Row]:
+@lru_cache(maxsize=128)
+def _rows_of_unit(xid: int, unit: str) -> tuple[Nvlink5Row, ...]:
     names = {name.upper() for name in unit.split("/") if name}
     rows = [row for row in nvlink5().get(xid, ()) if names & set(row.units)]
     exact = [row for row in rows if names <= set(row.units)]
-    return exact or rows
+    return tuple(exact or rows)
 
 
 def _subcodes(xid: int, unit: str) -> set[int]:
@@ -111,7 +113,7 @@ def _subcodes(xid: int, unit: str) -> set[int]:
 
 def _row(xid: int, unit: str, subcode: int | None, status: int | None) -> Nvlink5Row | None:
     """The published row, or the worst that the line allows; None where rows differ and the line is too short."""
-    rows = _rows_of_unit(xid, unit) if unit else []
+    rows = list(_rows_of_unit(xid, unit)) if unit else []
     if not rows and len({row.units for row in nvlink5().get(xid, ())}) == 1:
         rows = list(nvlink5()[xid])  # this Xid has one unit only
     if len({row.subcode for row in rows}) > 1:  # elsewhere the sub-code says nothing

@@ -47,7 +47,7 @@ _TERMINAL_GAP = re.compile(r"(?<=\S) {32,}(?=\S)")  # a serial console pads a wr
 _KMSG = re.compile(r"\s*(\d{1,4}),(\d{1,20}),(\d{1,20}),([^;]{0,200});")
 _PRIORITY = re.compile(r"\s*<(\d{1,3})>")
 _COLUMNS = re.compile(r"\s*([a-z]+\d?)\s*:\s*([a-z]+)\s*:\s+")  # dmesg -x
-_TALOS = re.compile(r"\s*\S+: ([a-z]+\d?): ([a-z]+): (?=\[\d{4}-)")
+_TALOS = re.compile(r"\s*\S+:\s+([a-z]+\d?):\s+([a-z]+):\s+(?=\[\d{4}-)")
 _ISO = re.compile(r"\s*(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)\s+")
 _STAMP = re.compile(
     r"""\s*\[(?P<all>\s*(?:
@@ -60,7 +60,11 @@ _STAMP = re.compile(
     re.VERBOSE,
 )
 _GREPPED = re.compile(r"(?:[\w.+@-]*/)*(?:syslog|messages|kern|kern\.log|dmesg)(?:[.-]\d[\w.-]*)?:(?:\d+:)?")
-_KERNEL_TAG = re.compile(r"([^\"'`{}|=;()\[\]<>]*?)(?<![^\s\]>])kernel(?:\[0*\])?: ?")
+_KERNEL_TAG = re.compile(r"kernel(?:\[0*\])?: ?")
+_NO_HEAD = re.compile(r"[\"'`{}|=;()\[\]<>]")  # never in a date or a host, often in another program's words
+_PLAIN_HEAD = re.compile(
+    r"(?:\w{3} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT[\d:.+-]+Z?) [\w.-]+ "
+)  # by far the most usual
 _RFC5424 = re.compile(r"\s*(?:1 )?(\d{4}-\d\d-\d\dT\S+) (\S+) kernel (?:-|0) \S+ (?:-|\[[^\]]*\]) \ufeff?")
 _CLOCK = re.compile(r"\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?|\d{4}-\d\d-\d\d[T_]\d\d:\d\d:\d\d\S*|\d{9,}\.\d+")
 _AFTER_CLOCK = re.compile(r"[+-]\d\d:?\d\d|[A-Z]{1,5}|[AaPp]\.?[Mm]\.?|\d{4}")
@@ -156,6 +160,11 @@ def _strip(text: str, number: int) -> Record | None:
             continue
         if sure:
             break
+        tag = _kernel_tag(text, at)
+        if tag is not None:
+            stamp = stamp or _wall_clock(tag[0])
+            sure, at = True, tag[1]
+            continue
         found = _COLUMNS.match(text, at) or _TALOS.match(text, at)
         if found is not None and found[2] in _LEVELS:
             if found[1] != "kern":
@@ -166,12 +175,6 @@ def _strip(text: str, number: int) -> Record | None:
             iso = _ISO.match(text, at)
             if iso is not None:
                 stamp, at = iso[1], iso.end()
-            continue
-        found = _KERNEL_TAG.match(text, at)
-        if found is not None and _is_syslog_head(found[1]):
-            stamp = stamp or _wall_clock(found[1])
-            sure = True
-            at = found.end()
             continue
         found = _RFC5424.match(text, at)
         if found is not None:
@@ -202,10 +205,29 @@ def _strip(text: str, number: int) -> Record | None:
     )
 
 
+def _kernel_tag(text: str, at: int) -> tuple[str, int] | None:
+    """`(date and host, where the message begins)` of a syslog line that the kernel wrote."""
+    place = text.find("kernel", at)
+    while place >= 0:
+        tag = _KERNEL_TAG.match(text, place)
+        if tag is not None and (place == at or text[place - 1] in " \t]>"):
+            head = text[at:place]
+            return (head, tag.end()) if _is_syslog_head(head) else None
+        place = text.find("kernel", place + 6)
+    return None
+
+
 def _is_syslog_head(head: str) -> bool:
     """Whether the words before `kernel:` are a date and a host, in any language, and not a sentence or another tag."""
+    if _PLAIN_HEAD.fullmatch(head) is not None:
+        return True
     words = head.split()
-    if len(words) > 8 or any(word.endswith(":") for word in words):
+    if (
+        len(head) > 200
+        or _NO_HEAD.search(head) is not None
+        or len(words) > 8
+        or any(word.endswith(":") for word in words)
+    ):
         return False
     facilities = [word for word in words if _FACILITY.fullmatch(word)]
     if any(not word.startswith("kern.") for word in facilities):
@@ -216,6 +238,8 @@ def _is_syslog_head(head: str) -> bool:
         dated = any(re.fullmatch(r"\d{1,2}[.日일]?", word) for word in words[:2])
         return len(words) <= (3 if dated else 1)
     before, after = words[: clocks[0]], words[clocks[0] + 1 :]
+    if any("/" in word for word in before):  # 2026/08/10: programs write dates so, kernel logs do not
+        return False
     while after and len(after) > 1 and _AFTER_CLOCK.fullmatch(after[0]):
         after = after[1:]
     return len(before) <= 4 and len(after) <= 1
@@ -223,6 +247,9 @@ def _is_syslog_head(head: str) -> bool:
 
 def _wall_clock(head: str) -> str:
     """The date and time of a syslog head, without the host."""
+    plain = _PLAIN_HEAD.fullmatch(head)
+    if plain is not None:
+        return head.rsplit(" ", 2)[0]
     words = head.split()
     for place, word in enumerate(words):
         if _CLOCK.fullmatch(word):
@@ -234,8 +261,8 @@ def _log_follows(text: str, at: int) -> bool:
     """After a file name as `grep` prints it a whole log line must begin; else the name was a program's tag."""
     if _STAMP.match(text, at) or _PRIORITY.match(text, at) or _ISO.match(text, at):
         return True
-    tag = _KERNEL_TAG.match(text, at)
-    return tag is not None and bool(tag[1].strip()) and _is_syslog_head(tag[1])
+    tag = _kernel_tag(text, at)
+    return tag is not None and bool(tag[0].strip())
 
 
 def _unescape(text: str) -> str:

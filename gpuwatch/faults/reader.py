@@ -41,6 +41,7 @@ def matters(raw: bytes) -> bool:
         or b" repeated " in raw
         or b"Linux version " in raw
         or raw.startswith(b"-- ")
+        or (raw.startswith(b"{") and (b'"MESSAGE":[' in raw or b'"MESSAGE": [' in raw))  # not UTF-8: as numbers
     )
 
 

@@ -9,6 +9,7 @@ NVIDIA/open-gpu-kernel-modules 595.45.04; older drivers leave out `PCI:` or the 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import msgspec
 
@@ -23,6 +24,7 @@ _XID = re.compile(
     [^()]{0,80}\)\s*:\s*(?P<number>\d{1,9})(?!\w)(?P<rest>.*)""",
     re.VERBOSE | re.DOTALL,
 )
+_WRAPPABLE = re.compile(r"NVRM: Xid \([^)]*(?:$|\): (?:74|14[4-9]|150|154)\b)")
 _PID = re.compile(r"\s*,\s*pid\s*=\s*([^,]*)")
 _NAME = re.compile(r"\s*,\s*name\s*=\s*([^,\n]*)")
 _CAUSE = re.compile(r"caused by previous Xid\s+(\d{1,9})", re.IGNORECASE)
@@ -71,6 +73,7 @@ def parse(message: str) -> XidLine | None:
     )
 
 
+@lru_cache(maxsize=256)  # a storm prints the same line thousands of times
 def judge(line: XidLine) -> Event:
     """The event, with severity, action and drain by the catalogue and by what the text adds. Never raises."""
     row = xids().get(line.number, UNKNOWN_XID)
@@ -128,16 +131,14 @@ def lost_gpu(pci: str, text: str) -> Event:
 
 def wants_more(message: str) -> bool:
     """Whether a line break may have cut this message where the rest decides: in its address, its registers, a 154."""
-    if not message.startswith("NVRM: Xid ("):
+    if _WRAPPABLE.match(message) is None:
         return False
     line = parse(message)
     if line is None:
         return ")" not in message
     if line.number == 154:
         return recovery.read(line.text).value is None
-    if line.number == 74 or line.number in nvlink5.XIDS:
-        return not line.text.endswith(")")
-    return False
+    return not line.text.endswith(")")
 
 
 def joined(message: str, rest: str) -> str | None:
