@@ -1,0 +1,233 @@
+"""A source that is read inside the agent, in a thread of its own: one that blocks all the same blocks nobody else.
+
+Gauges are replaced by each reading. Events (facts that have `events`) are kept until a report has taken them.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from gpuwatch.agent.answers import Latest
+from gpuwatch.agent.processes import thread_waits_for
+from gpuwatch.clock import Clock
+from gpuwatch.collectors import Collector, Reader, Unsupported
+from gpuwatch.errors import GpuwatchError
+from gpuwatch.model.moment import Moment
+from gpuwatch.model.wire import Envelope
+
+log = logging.getLogger(__name__)
+
+NS = 10**9
+MAX_EVENTS_A_REPORT = 500  # each up to about a kilobyte; a report may have a megabyte
+MAX_EVENTS_HELD = 20_000
+LOOK_WITHOUT_DESCRIPTOR_S = 0.5  # an event source that cannot be selected on is looked at this often
+MOST_INTERVALS = 60
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class _Answer(msgspec.Struct):
+    latest: Latest
+    urgent: bool = False
+
+
+class Inline:
+    """One source in a thread."""
+
+    def __init__(
+        self, name: str, leaf: Collector[Any], settings: Any, *, clock: Clock, wake: Callable[[], None]
+    ) -> None:
+        """`wake` is called from the thread when an answer is there."""
+        self.name = name
+        self._leaf = leaf
+        self._settings = settings
+        self._interval_s = float(settings.interval_s)
+        self._deadline_s = leaf.deadline_s
+        self._has_events = "events" in leaf.facts.__struct_fields__  # type: ignore[attr-defined]
+        self._look_ns: int | None = None  # events without a descriptor: when to look next
+        self._clock = clock
+        self._wake = wake
+        self._reader: Reader | None = None
+        self._asks: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
+        self._asked_ns: int | None = None
+        self._asked_unix_ns = 0
+        self._due_ns = 0
+        self._latest: Latest | None = None
+        self._events: deque[Any] = deque()
+        self._lost_events = 0
+        self._failures = 0
+        self._urgent = False
+        self._counts: Counter[str] = Counter()
+        self.on_facts: Callable[[Any], None] | None = None  # told every reading's facts, on the loop's thread
+        self._thread = threading.Thread(target=self._work, name=f"source-{name}", daemon=True)
+        self._thread.start()
+
+    def tick(self, now: Moment) -> None:
+        """Take what the thread has answered; notice when it is late."""
+        while True:
+            try:
+                self._absorb(self._answers.get_nowait(), now)
+            except queue.Empty:
+                break
+        if self._look_ns is not None and now.monotonic_ns >= self._look_ns:
+            self._ask(now)
+        late = self._asked_ns is not None and now.monotonic_ns - self._asked_ns >= self._deadline_s * NS
+        if late and (self._latest is None or self._latest.status != "hung"):
+            waits = thread_waits_for(self._thread.native_id or 0)
+            reason = f"no answer for more than {self._deadline_s:g} s; {waits}"
+            self._now_latest(
+                Latest(
+                    collector=self.name,
+                    status="hung",
+                    at_unix_ns=now.unix_ns,
+                    reason=reason,
+                    since_unix_ns=self._asked_unix_ns,
+                )
+            )
+
+    def fileno(self) -> int:
+        if self._asked_ns is not None or self._reader is None:
+            return -1  # it is being read: what is there is being taken
+        reader_fileno = getattr(self._reader, "fileno", None)
+        try:
+            return -1 if reader_fileno is None else int(reader_fileno())
+        except (OSError, ValueError):
+            return -1
+
+    def readable(self, now: Moment) -> None:
+        self._ask(now)
+
+    def ask(self, now: Moment) -> None:
+        if now.monotonic_ns >= self._due_ns:
+            self._ask(now)
+
+    def busy(self) -> bool:
+        return self._asked_ns is not None and (self._latest is None or self._latest.status != "hung")
+
+    def expected_ns(self) -> int | None:
+        return None
+
+    def wake_ns(self) -> int:
+        """Only lateness; when it is due it is asked with the others, so that the agent wakes once."""
+        if self._asked_ns is None and self._look_ns is not None:
+            return self._look_ns
+        return (self._asked_ns or self._clock.monotonic_ns()) + int(self._deadline_s * NS)
+
+    def latest(self) -> Latest | None:
+        return self._latest
+
+    def take(self) -> tuple[Envelope, bool] | None:
+        latest = self._latest
+        if latest is None:
+            return None
+        if latest.facts is None or not self._has_events:
+            return latest.envelope(msgspec.Raw(b"" if latest.facts is None else _encode(latest.facts))), False
+        taken = tuple(self._events.popleft() for _ in range(min(len(self._events), MAX_EVENTS_A_REPORT)))
+        facts = msgspec.structs.replace(
+            latest.facts, events=taken, lost_count=latest.facts.lost_count + self._lost_events
+        )
+        self._lost_events = 0
+        self._latest = msgspec.structs.replace(
+            latest, facts=msgspec.structs.replace(latest.facts, events=(), lost_count=0)
+        )
+        return latest.envelope(msgspec.Raw(_encode(facts))), bool(taken)
+
+    def has_more(self) -> bool:
+        """Events wait for another report."""
+        return bool(self._events)
+
+    def urgent(self) -> bool:
+        was, self._urgent = self._urgent, False
+        return was
+
+    def readings(self) -> dict[str, int]:
+        return dict(self._counts)
+
+    def close(self) -> None:
+        self._asks.put(False)
+
+    def _ask(self, now: Moment) -> None:
+        if self._asked_ns is None:
+            self._asked_ns, self._asked_unix_ns = now.monotonic_ns, now.unix_ns
+            self._asks.put(True)
+
+    def _absorb(self, answer: _Answer, now: Moment) -> None:
+        latest = answer.latest
+        begun_ns, self._asked_ns = self._asked_ns or now.monotonic_ns, None
+        interval_s = self._interval_s
+        if latest.status in ("failed", "unsupported"):
+            self._failures += 1
+            interval_s *= min(MOST_INTERVALS, 2 ** (self._failures - 1))
+        else:
+            self._failures = 0
+        if latest.took_s > interval_s / 2:
+            interval_s = max(interval_s, 4 * latest.took_s)  # reading can harm
+        # A reading is due a little early, so that a report that comes a little early still asks for it.
+        self._due_ns = begun_ns + int(interval_s * 0.9 * NS)
+        if self._has_events and latest.status == "ok" and self.fileno() < 0:
+            self._look_ns = now.monotonic_ns + int(LOOK_WITHOUT_DESCRIPTOR_S * NS)
+        else:
+            self._look_ns = None
+        if latest.facts is not None and self.on_facts is not None:
+            self.on_facts(latest.facts)
+        if latest.facts is not None and self._has_events:
+            self._hold_events(latest)
+        self._urgent |= answer.urgent
+        self._now_latest(latest)
+
+    def _hold_events(self, latest: Latest) -> None:
+        if self._latest is not None and self._latest.facts is not None:
+            self._lost_events += self._latest.facts.lost_count  # of a reading that no report has carried yet
+        self._events.extend(latest.facts.events)
+        while len(self._events) > MAX_EVENTS_HELD:
+            self._events.popleft()
+            self._lost_events += 1
+
+    def _now_latest(self, latest: Latest) -> None:
+        self._urgent |= self._latest is None or self._latest.status != latest.status
+        self._counts[latest.status] += 1
+        self._latest = latest
+
+    def _work(self) -> None:
+        while self._asks.get():
+            self._answers.put(self._read())
+            self._wake()
+        if self._reader is not None:
+            self._reader.close()
+
+    def _read(self) -> _Answer:
+        at_unix_ns, begun_ns = self._clock.unix_ns(), self._clock.monotonic_ns()
+        status: Any = "ok"
+        reason: str | None = None
+        facts, gaps, urgent = None, {}, False
+        try:
+            if self._reader is None:
+                self._reader = self._leaf.open(self._settings)
+            reading = self._reader.read()
+            facts, gaps, urgent = reading.facts, reading.gaps, reading.urgent
+        except Unsupported as error:
+            status, reason = "unsupported", str(error)
+        except GpuwatchError as error:
+            status, reason = "failed", error.what + (f": {error.why}" if error.why else "")
+        except Exception as error:  # one source's fault must not end the agent
+            log.warning("%s: %s", self.name, error, exc_info=log.isEnabledFor(logging.DEBUG))
+            status, reason = "failed", f"{type(error).__name__}: {error}"
+        took_s = (self._clock.monotonic_ns() - begun_ns) / 1e9
+        latest = Latest(
+            collector=self.name,
+            status=status,
+            at_unix_ns=at_unix_ns,
+            took_s=took_s,
+            reason=reason,
+            facts=facts,
+            gaps=gaps,
+        )
+        return _Answer(latest, urgent)

@@ -1,0 +1,140 @@
+"""The child process of a source that can hang: `python -m gpuwatch.agent.probe NAME`, started by the agent alone.
+
+Its orders are one line of JSON on standard input; it reads on its own clock and writes frames to standard output until
+standard input ends. What it is about to call stands in a small memory file that the agent reads when it hears nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import sys
+from typing import Any
+
+import msgspec
+
+from gpuwatch.agent.child import NOTE_BYTES
+from gpuwatch.agent.frames import Frame, packed
+from gpuwatch.clock import SystemClock
+from gpuwatch.collectors import Collector, Reader, Unsupported
+from gpuwatch.errors import GpuwatchError
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def leaf(source: str) -> Collector[Any]:
+    """The one leaf that is needed; the registry would import all of them into this small process."""
+    found = importlib.import_module(f"gpuwatch.collectors.{source}").COLLECTOR
+    assert isinstance(found, Collector)
+    return found
+
+
+def main(source: str) -> int:
+    """Read and tell until standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    out = os.dup(1)
+    os.dup2(2, 1)  # a library that prints must not print into our frames
+    orders = json.loads(_first_line())
+    collector = leaf(source)
+    settings = msgspec.convert(orders["settings"], collector.settings)
+    probe = _Probe(collector, settings, orders["note"])
+    first = True
+    while True:
+        frame = probe.frame()
+        try:
+            _write_all(out, packed(frame))
+        except OSError:
+            return 0  # the agent is gone
+        if frame.status == "unsupported":
+            return 0  # nothing to watch: do not sit here; the agent looks again now and then
+        if first:
+            _settle()
+            first = False
+        if select.select([0], [], [], frame.next_in_s)[0]:
+            return 0
+
+
+class _Probe:
+    def __init__(self, collector: Collector[Any], settings: Any, note: int) -> None:
+        self._collector = collector
+        self._settings = settings
+        self._note_file = note
+        self._clock = SystemClock()
+        self._reader: Reader | None = None
+        self._failures = 0
+        self._next_ns = self._clock.monotonic_ns()
+
+    def frame(self) -> Frame:
+        """One reading, whatever comes of it."""
+        at_unix_ns, begun_ns = self._clock.unix_ns(), self._clock.monotonic_ns()
+        status: Any = "ok"
+        reason: str | None = None
+        facts, gaps, urgent = msgspec.Raw(b""), {}, False
+        try:
+            if self._reader is None:
+                self._reader = self._collector.open(self._settings)
+                if hasattr(self._reader, "watch"):
+                    self._reader.watch(self._note)
+            reading = self._reader.read()
+            facts, gaps, urgent = msgspec.Raw(_encode(reading.facts)), reading.gaps, reading.urgent
+            self._failures = 0
+        except Unsupported as error:
+            status, reason = "unsupported", str(error)
+        except GpuwatchError as error:
+            status, reason = "failed", error.what + (f": {error.why}" if error.why else "")
+            self._failures += 1
+        except Exception as error:  # a driver's surprise must not end the watch
+            status, reason = "failed", f"{type(error).__name__}: {error}"
+            self._failures += 1
+        self._note("")
+        took_s = (self._clock.monotonic_ns() - begun_ns) / 1e9
+        return Frame(at_unix_ns, took_s, status, self._next_in_s(took_s), reason, facts, gaps, urgent)
+
+    def _next_in_s(self, took_s: float) -> float:
+        """On our own clock; seldomer when reading is slow or fails, because reading can harm."""
+        interval_s = float(self._settings.interval_s)
+        if self._failures:
+            interval_s *= min(8, 2 ** (self._failures - 1))
+        if took_s > interval_s / 2:
+            interval_s = min(max(interval_s, 4 * took_s), 12 * interval_s)
+        now_ns = self._clock.monotonic_ns()
+        self._next_ns = max(self._next_ns + int(interval_s * 1e9), now_ns + int(interval_s * 5e8))
+        return (self._next_ns - now_ns) / 1e9
+
+    def _note(self, text: str) -> None:
+        os.pwrite(self._note_file, text.encode()[:NOTE_BYTES].ljust(NOTE_BYTES, b"\0"), 0)
+
+
+def _first_line() -> bytes:
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = os.read(0, 65536)
+        if not piece:
+            sys.exit(0)
+        line += piece
+    return line
+
+
+def _write_all(file: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+
+
+def _settle() -> None:
+    """After the first reading everything is loaded: give back what loading needed, and never look at it again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)  # glibc: some ten MB after compiling a large binding
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

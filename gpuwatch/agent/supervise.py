@@ -1,0 +1,302 @@
+"""Keeps one probe child going, and turns its silence into evidence.
+
+Silent past its deadline: the source is `hung`, with the wait channel read before anything is done to the child. Silent
+for much longer: one SIGKILL, never a second (killing a process inside a driver call can make it worse,
+NVIDIA/dcgm-exporter#84). If that does not end it, it is stuck in the kernel: it is left alone and counted, and no other
+child is started until it is gone, by this agent or any later one.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections import Counter
+from typing import Any, Literal
+
+import msgspec
+
+from gpuwatch.agent.answers import Latest
+from gpuwatch.agent.book import Book, ChildRecord
+from gpuwatch.agent.child import Child, Processes
+from gpuwatch.agent.frames import Frame, Unpacker
+from gpuwatch.collectors import Collector
+from gpuwatch.errors import ProbeError
+from gpuwatch.model.moment import Moment
+from gpuwatch.model.wire import Envelope
+
+log = logging.getLogger(__name__)
+
+NS = 10**9
+KILL_TAKES_S = 1.0  # a killed process that is not in the kernel is gone long before
+ORPHAN_ENDS_S = 2.0  # an earlier agent's healthy child sees its input end
+UNSUPPORTED_AGAIN_S = 600.0
+MOST_INTERVALS = 60  # between two tries to start a probe that hangs or crashes
+
+
+class Probe:
+    """One source in a child process."""
+
+    def __init__(
+        self, name: str, leaf: Collector[Any], settings: Any, *, boot_id: str, book: Book, processes: Processes
+    ) -> None:
+        self.name = name
+        self._settings = settings
+        self._interval_s = float(settings.interval_s)
+        self._deadline_s = float(getattr(settings, "deadline_s", leaf.deadline_s))
+        self._kill_after_s = max(self._deadline_s, float(getattr(settings, "kill_after_s", 6 * leaf.deadline_s)))
+        self._boot_id = boot_id
+        self._book = book
+        self._processes = processes
+        self._child: Child | None = None
+        self._unpacker = Unpacker()
+        self._state: Literal["waiting", "running", "killed", "stuck"] = "waiting"
+        self._start_ns = 0  # when to start the next child
+        self._due_ns = 0  # when its next reading was to begin
+        self._killed_ns = 0
+        self._failures = 0
+        self._stuck: ChildRecord | None = None
+        self._stuck_found_ns: int | None = None
+        self._latest: Latest | None = None
+        self._urgent = False
+        self._counts: Counter[str] = Counter()
+        record = book.read()
+        if record is not None and record.boot_id == boot_id and processes.is_alive(record.pid, record.start_ticks):
+            self._state, self._stuck = "stuck", record
+
+    def tick(self, now: Moment) -> None:
+        """Start, watch, kill or wait, as the time asks."""
+        if self._state == "stuck":
+            self._watch_stuck(now)
+        if self._state == "waiting" and now.monotonic_ns >= self._start_ns:
+            self._start(now)
+        elif self._state == "running":
+            self._watch(now)
+        elif self._state == "killed":
+            self._watch_killed(now)
+
+    def fileno(self) -> int:
+        return self._child.fileno() if self._child is not None and self._state == "running" else -1
+
+    def readable(self, now: Moment) -> None:
+        if self._child is None:
+            return
+        try:
+            frames = self._unpacker.feed(self._child.read())
+        except ProbeError as error:
+            self._tell(now, "failed", str(error.why))
+            self._child.kill()
+            self._state, self._killed_ns = "killed", now.monotonic_ns
+            return
+        for frame in frames:
+            self._absorb(frame, now)
+        if not frames:
+            self._watch(now)  # the pipe also selects when the child has ended
+
+    def ask(self, now: Moment) -> None:
+        pass  # it reads on its own clock
+
+    def busy(self) -> bool:
+        return False
+
+    def expected_ns(self) -> int | None:
+        return self._due_ns if self._state == "running" and not self._is_hung() else None
+
+    def wake_ns(self) -> int:
+        if self._state == "waiting":
+            return self._start_ns
+        if self._state == "killed":
+            return self._killed_ns + int(KILL_TAKES_S * NS)
+        if self._state == "stuck":
+            return (self._stuck_found_ns or 0) + int(self._interval_s * NS)
+        return self._due_ns + int((self._kill_after_s if self._is_hung() else self._deadline_s) * NS)
+
+    def latest(self) -> Latest | None:
+        return self._latest
+
+    def take(self) -> tuple[Envelope, bool] | None:
+        if self._latest is None:
+            return None
+        return self._latest.envelope(self._latest.facts or msgspec.Raw(b"")), False
+
+    def urgent(self) -> bool:
+        was, self._urgent = self._urgent, False
+        return was
+
+    def readings(self) -> dict[str, int]:
+        return dict(self._counts)
+
+    def close(self) -> None:
+        """End our side. A healthy child ends by itself; one that hangs gets its SIGKILL if it had none."""
+        if self._child is not None:
+            if self._state == "running" and self._is_hung():
+                self._record(killed=True)
+                self._child.kill()
+            self._child.let_go()
+            self._child.exit_code()
+
+    def _is_hung(self) -> bool:
+        return self._latest is not None and self._latest.status == "hung"
+
+    def _start(self, now: Moment) -> None:
+        try:
+            self._child = self._processes.start(self.name, self._settings)
+        except OSError as error:
+            self._failures += 1
+            self._start_ns = now.monotonic_ns + self._back_off_ns()
+            if not self._is_hung():
+                self._tell(now, "failed", f"its child process cannot be started: {error}")
+            return
+        self._unpacker = Unpacker()
+        self._state = "running"
+        # Starting an interpreter and the driver's library may take as long again as a reading may.
+        self._due_ns = now.monotonic_ns + int(self._deadline_s * NS)
+        self._record(killed=False)
+
+    def _absorb(self, frame: Frame, now: Moment) -> None:
+        self._failures = 0 if frame.status != "failed" else self._failures
+        self._due_ns = now.monotonic_ns + int(frame.next_in_s * NS)
+        latest = Latest(
+            collector=self.name,
+            status=frame.status,
+            at_unix_ns=frame.at_unix_ns,
+            took_s=frame.took_s,
+            reason=frame.reason,
+            facts=frame.facts if frame.status == "ok" else None,
+            gaps=frame.gaps,
+        )
+        self._urgent |= frame.urgent
+        self._now_latest(latest)
+
+    def _watch(self, now: Moment) -> None:
+        assert self._child is not None
+        code = self._child.exit_code()
+        if code is not None:
+            self._ended(code, now)
+            return
+        silent_s = (now.monotonic_ns - self._due_ns) / NS
+        if silent_s >= self._deadline_s and not self._is_hung():
+            doing = self._child.doing()
+            where = f" in {doing}" if doing else ""
+            reason = f"no answer for more than {self._deadline_s:g} s{where}; child {self._child.waits_for()}"
+            self._tell(now, "hung", reason, since_unix_ns=now.unix_ns - (now.monotonic_ns - self._due_ns))
+            self._record(killed=False)
+        if silent_s >= self._kill_after_s and self._is_hung():
+            self._record(killed=True)
+            self._child.kill()
+            self._state, self._killed_ns = "killed", now.monotonic_ns
+
+    def _watch_killed(self, now: Moment) -> None:
+        assert self._child is not None
+        code = self._child.exit_code()
+        if code is not None:
+            self._ended(code, now)
+        elif now.monotonic_ns - self._killed_ns >= KILL_TAKES_S * NS:
+            since = self._latest.since_unix_ns if self._latest else None
+            self._stuck = ChildRecord(
+                pid=self._child.pid,
+                start_ticks=self._child.start_ticks,
+                boot_id=self._boot_id,
+                since_unix_ns=since,
+                reason=self._latest.reason or "" if self._latest else "",
+                killed=True,
+            )
+            self._state, self._stuck_found_ns = "stuck", now.monotonic_ns
+            log.warning("%s: its probe %d cannot be killed and is left alone", self.name, self._child.pid)
+            self._tell(now, "hung", self._stuck.reason, since_unix_ns=since, abandoned_count=1)
+
+    def _watch_stuck(self, now: Moment) -> None:
+        record = self._stuck
+        assert record is not None
+        if self._child is not None:
+            self._child.exit_code()  # ours: waited for, so that it does not stay a zombie
+        if not self._processes.is_alive(record.pid, record.start_ticks):
+            log.warning("%s: the stuck probe %d is gone", self.name, record.pid)
+            self._let_go()
+            self._book.clear()
+            self._stuck, self._stuck_found_ns = None, None
+            self._state, self._start_ns = "waiting", now.monotonic_ns
+            return
+        if self._stuck_found_ns is None:
+            self._stuck_found_ns = now.monotonic_ns
+        if not record.killed and now.monotonic_ns - self._stuck_found_ns >= ORPHAN_ENDS_S * NS:
+            waits = self._processes.what_it_waits_for(record.pid)
+            reason = record.reason or f"an earlier agent's probe has not ended; child {waits}"
+            self._stuck = msgspec.structs.replace(
+                record, killed=True, reason=reason, since_unix_ns=record.since_unix_ns or now.unix_ns
+            )
+            self._book.write(self._stuck)
+            self._processes.kill_once(record.pid, record.start_ticks)
+            self._stuck_found_ns = now.monotonic_ns
+        elif record.killed and not self._is_hung():
+            self._tell(now, "hung", record.reason, since_unix_ns=record.since_unix_ns, abandoned_count=1)
+
+    def _ended(self, code: int, now: Moment) -> None:
+        was_killed = self._state == "killed"
+        self._let_go()
+        self._book.clear()
+        self._state = "waiting"
+        if self._latest is not None and self._latest.status == "unsupported":
+            self._start_ns = now.monotonic_ns + int(UNSUPPORTED_AGAIN_S * NS)
+            return
+        self._failures += 1
+        self._start_ns = now.monotonic_ns + self._back_off_ns()
+        if not self._is_hung() and not was_killed:
+            self._tell(now, "failed", f"its probe ended with {_words(code)}")
+
+    def _back_off_ns(self) -> int:
+        return int(min(MOST_INTERVALS, 2 ** (self._failures - 1)) * self._interval_s * NS)
+
+    def _let_go(self) -> None:
+        if self._child is not None:
+            self._child.let_go()
+        self._child = None
+
+    def _record(self, *, killed: bool) -> None:
+        assert self._child is not None
+        hung = self._latest if self._is_hung() else None
+        self._book.write(
+            ChildRecord(
+                pid=self._child.pid,
+                start_ticks=self._child.start_ticks,
+                boot_id=self._boot_id,
+                since_unix_ns=hung.since_unix_ns if hung else None,
+                reason=hung.reason or "" if hung else "",
+                killed=killed,
+            )
+        )
+
+    def _tell(
+        self,
+        now: Moment,
+        status: Literal["failed", "hung"],
+        reason: str,
+        *,
+        since_unix_ns: int | None = None,
+        abandoned_count: int = 0,
+    ) -> None:
+        if self._is_hung() and self._latest is not None and self._latest.since_unix_ns is not None:
+            since_unix_ns = self._latest.since_unix_ns  # the first silence, however many children came after
+        self._now_latest(
+            Latest(
+                collector=self.name,
+                status=status,
+                at_unix_ns=now.unix_ns,
+                reason=reason,
+                since_unix_ns=since_unix_ns,
+                abandoned_count=abandoned_count,
+            )
+        )
+
+    def _now_latest(self, latest: Latest) -> None:
+        self._urgent |= self._latest is None or self._latest.status != latest.status
+        self._counts[latest.status] += 1
+        self._latest = latest
+
+
+def _words(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
