@@ -52,21 +52,22 @@ def later(moment: Moment, seconds: float) -> Moment:
 
 def gpus(count: int = 8, **changes: Any) -> tuple[Gpu, ...]:
     """So many healthy GPUs."""
-    return tuple(
-        Gpu(**{"index": i, "uuid": f"GPU-{i}", "pci": f"0000:{0x10 + i:02x}:00", "recovery_action": 0} | changes)
-        for i in range(count)
-    )
+    made = []
+    for index in range(count):
+        usual: dict[str, Any] = {"uuid": f"GPU-{index}", "pci": f"0000:{0x10 + index:02x}:00", "recovery_action": 0}
+        made.append(Gpu(**{"index": index} | usual | changes))
+    return tuple(made)
 
 
 def nvml(**changes: Any) -> NvmlFacts:
     """Eight healthy GPUs under a loaded driver."""
-    usual = {"driver_version": "570.1", "gpus": gpus(), "pci_gpu_count": 8, "driver_loaded": True}
+    usual: dict[str, Any] = {"driver_version": "570.1", "gpus": gpus(), "pci_gpu_count": 8, "driver_loaded": True}
     return NvmlFacts(**usual | changes)
 
 
 def source(collector: str, at: Moment = T0, **changes: Any) -> Source:
     """An envelope that came in just now."""
-    usual = {
+    usual: dict[str, Any] = {
         "collector": collector,
         "status": "ok",
         "received_monotonic_ns": at.monotonic_ns,
