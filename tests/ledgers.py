@@ -72,9 +72,7 @@ class Pen:
     def gone(self, name: str, when: float, source: Literal["provider", "seen"] = "provider") -> None:
         self.add(LifeEnded(at_unix_ns=at(when), machine=name, source=source))
 
-    def state(
-        self, name: str, when: float, *, lifecycle: str = "", health: str = "", fault: str | None = None
-    ) -> None:
+    def state(self, name: str, when: float, *, lifecycle: str = "", health: str = "", fault: str | None = None) -> None:
         if lifecycle:
             self.add(
                 LifecycleChanged(
@@ -104,16 +102,14 @@ class Pen:
         fault: str | None = None,
         cause: str = "",
     ) -> None:
-        self.add(
-            AttemptEnded(at_unix_ns=at(when), run=self.run, attempt=attempt, ended=how, fault=fault, cause=cause)
-        )
+        self.add(AttemptEnded(at_unix_ns=at(when), run=self.run, attempt=attempt, ended=how, fault=fault, cause=cause))
 
-    def phase(self, attempt: str, kind: Phase, begin: float, end: float | None = None, resumed: int | None = None) -> None:
+    def phase(
+        self, attempt: str, kind: Phase, begin: float, end: float | None = None, resumed: int | None = None
+    ) -> None:
         self.add(PhaseBegan(at_unix_ns=at(begin), run=self.run, attempt=attempt, phase=kind))
         if end is not None:
-            self.add(
-                PhaseEnded(at_unix_ns=at(end), run=self.run, attempt=attempt, phase=kind, resumed_step=resumed)
-            )
+            self.add(PhaseEnded(at_unix_ns=at(end), run=self.run, attempt=attempt, phase=kind, resumed_step=resumed))
 
     def step(self, attempt: str, number: int, when: float) -> None:
         self.add(StepEnded(at_unix_ns=at(when), run=self.run, attempt=attempt, step=number))
@@ -132,7 +128,9 @@ class Pen:
     def fault(self, fault: str, onset: float, seen: float, machine: str | None = None, **more: Any) -> None:
         words = {"kind": "node_dead", "cause": "unreachable", "because": "test", **more}
         self.add(
-            FaultOpened(at_unix_ns=at(seen), fault=fault, onset_unix_ns=at(onset), machine=machine, slot=machine, **words)
+            FaultOpened(
+                at_unix_ns=at(seen), fault=fault, onset_unix_ns=at(onset), machine=machine, slot=machine, **words
+            )
         )
 
     def quota(self, count: int, when: float = 0.0) -> None:

@@ -40,6 +40,7 @@ from gpuwatch.model.ledger import (
     RunClosed,
     SpareQuota,
     StepEnded,
+    snap_ns,
 )
 
 AttemptKey = tuple[str, str]  # run, attempt
@@ -131,7 +132,7 @@ def arrange(lines: Sequence[LedgerLine], now_unix_ns: int) -> History:
             case LifecycleChanged():
                 machines[line.machine].lifecycle.append(line)
                 if line.fault and line.lifecycle != "in_service":
-                    history.first_actions[line.fault].append(line.at_unix_ns)
+                    history.first_actions[line.fault].append(snap_ns(line.at_unix_ns))
             case HealthChanged():
                 machines[line.machine].health.append(line)
             case Maintenance():
@@ -156,7 +157,7 @@ def arrange(lines: Sequence[LedgerLine], now_unix_ns: int) -> History:
                 history.quotas.append(line)
             case ActionStep():
                 if line.fault:
-                    history.first_actions[line.fault].append(line.at_unix_ns)
+                    history.first_actions[line.fault].append(snap_ns(line.at_unix_ns))
                 if line.kind in REPAIRS or line.step in REPAIRS:
                     machines[line.machine].repairs.append(line)
             case _:  # notes, holds and human acts move no money
