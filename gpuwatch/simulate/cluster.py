@@ -21,9 +21,11 @@ import gpuwatch.clouds
 import gpuwatch.schedulers
 from gpuwatch.clouds import Cloud, CloudLeaf
 from gpuwatch.errors import GpuwatchError
+from gpuwatch.model.identity import pci_address
 from gpuwatch.registry import leaves
 from gpuwatch.schedulers import SchedulerLeaf
 from gpuwatch.sdk.local_files import read_json, write_json
+from gpuwatch.simulate.nvml import pci_bus_id
 
 RUN = "opt-demo"
 SKU = "ND96isr_H100_v5"
@@ -127,7 +129,8 @@ class Cluster:
     def drop_gpu(self, slot: str, gpu: int) -> str:
         """A GPU falls off the bus: the kernel says so, NVML says so, its rank stands still. Returns its address."""
         folder = self.machine_directory(slot)
-        pci = f"0000:{0x10 + gpu:02x}:00"
+        pci = pci_address(pci_bus_id(gpu))
+        assert pci is not None
         with (folder / "kernel.log").open("a") as log:
             log.write(
                 f"[{time.monotonic():.6f}] NVRM: Xid (PCI:{pci}): 79, pid='<unknown>', name=<unknown>, "
@@ -271,6 +274,10 @@ metrics_listen = ""
 
 [collectors.nvml]
 interval_s = 1.0
+deadline_s = 2.0
+container = "no"
+preload = "gpuwatch.simulate.nvml:install"
+preload_argument = "{directory}/gpus.json"
 
 [collectors.kernel_log]
 source = "file"
@@ -278,5 +285,5 @@ path = "{directory}/kernel.log"
 
 [collectors.training]
 interval_s = 0.5
-directory = "{directory}/heartbeats"
+directories = ["{directory}/heartbeats"]
 """

@@ -44,7 +44,7 @@ class Node:
         """Write what the agent reads: settings, simulated GPUs, an empty kernel log."""
         (self._directory / "heartbeats").mkdir(parents=True, exist_ok=True)
         (self._directory / "kernel.log").touch()
-        write_json(self._directory / "gpus.json", {"gpu_count": self._shared["gpus"], "seed": self._slot})
+        write_json(self._directory / "gpus.json", {"gpu_count": self._shared["gpus"], "seed": self._machine})
         settings = self._shared["agent_toml"].format(slot=self._slot, machine=self._machine, directory=self._directory)
         (self._directory / "agent.toml").write_text(settings)
 

@@ -1,0 +1,102 @@
+"""`gpuwatch demo`: a cluster on this machine that is broken four times, and the price of each time."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import FrameType
+
+from gpuwatch.errors import UsageError
+from gpuwatch.simulate.cluster import Cluster, free_port
+from gpuwatch.simulate.story import Story
+from gpuwatch.wiring import cost_report
+
+
+def run(*, leave: bool, node_count: int, port: int, directory: Path | None) -> int:
+    """Play the story. With `leave`, 0 if all of it happened, else 1; without, the page stays until Ctrl-C."""
+    own = directory is None
+    home = Path(tempfile.mkdtemp(prefix="gpuwatch-demo-")) if directory is None else directory
+    if not own and home.exists() and any(home.iterdir()):
+        raise UsageError(
+            f"{home} is not empty", why="a demo begins with an empty cluster", next_step="name a new folder"
+        )
+    begun = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - begun:5.1f} s] {text}" if text else "", flush=True)
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    cluster = Cluster(home.resolve(), node_count=node_count, port=_usable(port))
+    story = Story(cluster, say)
+    try:
+        say(f"a cluster of {node_count} nodes starts on this machine; its page is http://127.0.0.1:{cluster.port}/")
+        cluster.start()
+        story.begin(gang=node_count - 1)
+        for chapter in story.chapters():
+            story.play(chapter)
+        story.end()
+        good = _tell_the_price(cluster, story)
+        if not leave:
+            print(f"\nThe page stays at http://127.0.0.1:{cluster.port}/ until Ctrl-C.", flush=True)
+            signal.pause()
+        return 0 if good else 1
+    except KeyboardInterrupt:
+        print("\nstopping the cluster …", file=sys.stderr)
+        return 130 if leave else 0
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        cluster.stop()
+        if own:
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def _tell_the_price(cluster: Cluster, story: Story) -> bool:
+    """The report from the ledger, the four prices, and what of the story did not happen."""
+    missed = list(story.score.missed)
+    text = io.StringIO()
+    code = cost_report.run(cluster.ledger, by="category", out=text)
+    print("\n$ gpuwatch cost-report\n\n" + text.getvalue(), flush=True)
+    if code != 0 or "sum to the billed amount" not in text.getvalue():
+        missed.append("the categories sum to the billed amount")
+    print("What the four faults cost:\n")
+    for fault, incident in story.prices().items():
+        price = incident.get("price_usd")
+        print(f"  {incident['kind']:<14} {_dollars(price):>9}   {story.score.faults[fault]}")
+        if not price or float(price) <= 0:
+            missed.append(f"a price for {fault}")
+    if len(story.prices()) < 4:
+        missed.append(f"four incidents ({len(story.prices())} were seen)")
+    print()
+    if missed:
+        print("Not everything happened as it should:")
+        print("\n".join(f"  - {what}" for what in missed), flush=True)
+        return False
+    print("All of it happened: four faults detected, three nodes replaced, one run restarted, and the sum holds.")
+    return True
+
+
+def _dollars(amount: object) -> str:
+    return "unknown $" if amount is None else f"${float(str(amount)):,.2f}"
+
+
+def _usable(port: int) -> int:
+    """The wished port if it is free, else another one."""
+    import socket
+
+    if port == 0:
+        return free_port()
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return free_port()
+    return port
