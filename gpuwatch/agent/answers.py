@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import msgspec
 
 from gpuwatch.model.moment import Moment
-from gpuwatch.model.wire import Envelope, Status
+from gpuwatch.model.wire import NO_FACTS, Envelope, Status
 
 
 class Latest(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +32,7 @@ class Latest(msgspec.Struct, frozen=True, kw_only=True):
             self.status,
             self.reason,
             self.since_unix_ns,
-            facts if self.status == "ok" else msgspec.Raw(b""),
+            facts if self.status == "ok" else NO_FACTS,
             self.gaps,
             self.abandoned_count,
         )
@@ -58,6 +58,9 @@ class Source(Protocol):
     def busy(self) -> bool:
         """A reading that was asked for has not come back and is not late yet."""
 
+    def fresh(self) -> bool:
+        """An answer came by itself since the last report."""
+
     def expected_ns(self) -> int | None:
         """When the next answer is due on its own clock; None where it does not come by itself."""
 
@@ -69,6 +72,9 @@ class Source(Protocol):
 
     def take(self) -> tuple[Envelope, bool] | None:
         """The last answer for a report, and whether it carries events. Events are taken once."""
+
+    def has_more(self) -> bool:
+        """Events wait for another report."""
 
     def urgent(self) -> bool:
         """Something happened that a report should carry now; forgotten by asking."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gpuwatch.errors import ProbeError
-from gpuwatch.model.wire import Status
+from gpuwatch.model.wire import NO_FACTS, Status
 
 MAX_FRAME_BYTES = 4 << 20
 _LENGTH_BYTES = 4
@@ -19,7 +19,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True):
     status: Status
     next_in_s: float  # when the next reading begins; silence is measured from then
     reason: str | None = None
-    facts: msgspec.Raw = msgspec.Raw(b"")
+    facts: msgspec.Raw = NO_FACTS
     gaps: dict[str, str] = {}
     urgent: bool = False
 

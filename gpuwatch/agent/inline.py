@@ -20,14 +20,15 @@ from gpuwatch.clock import Clock
 from gpuwatch.collectors import Collector, Reader, Unsupported
 from gpuwatch.errors import GpuwatchError
 from gpuwatch.model.moment import Moment
-from gpuwatch.model.wire import Envelope
+from gpuwatch.model.wire import NO_FACTS, Envelope
 
 log = logging.getLogger(__name__)
 
 NS = 10**9
 MAX_EVENTS_A_REPORT = 500  # each up to about a kilobyte; a report may have a megabyte
 MAX_EVENTS_HELD = 20_000
-LOOK_WITHOUT_DESCRIPTOR_S = 0.5  # an event source that cannot be selected on is looked at this often
+REST_S = 0.05  # after a reading: a storm of events is read in lumps
+LOOK_SELDOM = 20  # intervals between two looks for events where none can be read at present
 MOST_INTERVALS = 60
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -51,7 +52,8 @@ class Inline:
         self._interval_s = float(settings.interval_s)
         self._deadline_s = leaf.deadline_s
         self._has_events = "events" in leaf.facts.__struct_fields__  # type: ignore[attr-defined]
-        self._look_ns: int | None = None  # events without a descriptor: when to look next
+        self._look_ns: int | None = None  # when to look for events though nothing says that there are any
+        self._woken = False  # the descriptor asked for the reading that is under way
         self._clock = clock
         self._wake = wake
         self._reader: Reader | None = None
@@ -60,9 +62,11 @@ class Inline:
         self._asked_ns: int | None = None
         self._asked_unix_ns = 0
         self._due_ns = 0
+        self._rest_until_ns = 0
         self._latest: Latest | None = None
         self._events: deque[Any] = deque()
         self._lost_events = 0
+        self._told: Latest | None = None  # the last answer that held events, without them
         self._failures = 0
         self._urgent = False
         self._counts: Counter[str] = Counter()
@@ -94,15 +98,18 @@ class Inline:
             )
 
     def fileno(self) -> int:
-        if self._asked_ns is not None or self._reader is None:
-            return -1  # it is being read: what is there is being taken
-        reader_fileno = getattr(self._reader, "fileno", None)
+        resting = self._clock.monotonic_ns() < self._rest_until_ns
+        return -1 if self._asked_ns is not None or resting else self._descriptor()
+
+    def _descriptor(self) -> int:
+        ask_it = getattr(self._reader, "fileno", None)
         try:
-            return -1 if reader_fileno is None else int(reader_fileno())
+            return -1 if ask_it is None else int(ask_it())
         except (OSError, ValueError):
             return -1
 
     def readable(self, now: Moment) -> None:
+        self._woken = True
         self._ask(now)
 
     def ask(self, now: Moment) -> None:
@@ -112,36 +119,45 @@ class Inline:
     def busy(self) -> bool:
         return self._asked_ns is not None and (self._latest is None or self._latest.status != "hung")
 
+    def fresh(self) -> bool:
+        return False  # it answers only when asked
+
     def expected_ns(self) -> int | None:
         return None
 
     def wake_ns(self) -> int:
-        """Only lateness; when it is due it is asked with the others, so that the agent wakes once."""
+        """When it is late, or events may wait; when it is merely due, it is asked with the others: one waking."""
+        now_ns = self._clock.monotonic_ns()
+        if self._asked_ns is not None and self.busy():
+            return self._asked_ns + int(self._deadline_s * NS)
+        soon_ns = [now_ns + int(self._deadline_s * NS)]
         if self._asked_ns is None and self._look_ns is not None:
-            return self._look_ns
-        return (self._asked_ns or self._clock.monotonic_ns()) + int(self._deadline_s * NS)
+            soon_ns.append(self._look_ns)
+        if now_ns < self._rest_until_ns:
+            soon_ns.append(self._rest_until_ns)
+        return min(soon_ns)
 
     def latest(self) -> Latest | None:
         return self._latest
 
     def take(self) -> tuple[Envelope, bool] | None:
+        if (self._events or self._lost_events) and self._told is not None:
+            return self._take_events(self._told)
         latest = self._latest
         if latest is None:
             return None
-        if latest.facts is None or not self._has_events:
-            return latest.envelope(msgspec.Raw(b"" if latest.facts is None else _encode(latest.facts))), False
+        if latest.facts is None:
+            return latest.envelope(NO_FACTS), False
+        return latest.envelope(msgspec.Raw(_encode(latest.facts))), False
+
+    def _take_events(self, told: Latest) -> tuple[Envelope, bool]:
+        """Events that were read travel as read, even where the source has failed since."""
         taken = tuple(self._events.popleft() for _ in range(min(len(self._events), MAX_EVENTS_A_REPORT)))
-        facts = msgspec.structs.replace(
-            latest.facts, events=taken, lost_count=latest.facts.lost_count + self._lost_events
-        )
-        self._lost_events = 0
-        self._latest = msgspec.structs.replace(
-            latest, facts=msgspec.structs.replace(latest.facts, events=(), lost_count=0)
-        )
-        return latest.envelope(msgspec.Raw(_encode(facts))), bool(taken)
+        lost_count, self._lost_events = self._lost_events, 0
+        facts = msgspec.structs.replace(told.facts, events=taken, lost_count=lost_count)
+        return told.envelope(msgspec.Raw(_encode(facts))), bool(taken)
 
     def has_more(self) -> bool:
-        """Events wait for another report."""
         return bool(self._events)
 
     def urgent(self) -> bool:
@@ -162,6 +178,7 @@ class Inline:
     def _absorb(self, answer: _Answer, now: Moment) -> None:
         latest = answer.latest
         begun_ns, self._asked_ns = self._asked_ns or now.monotonic_ns, None
+        self._rest_until_ns = now.monotonic_ns + int(REST_S * NS)
         interval_s = self._interval_s
         if latest.status in ("failed", "unsupported"):
             self._failures += 1
@@ -172,24 +189,31 @@ class Inline:
             interval_s = max(interval_s, 4 * latest.took_s)  # reading can harm
         # A reading is due a little early, so that a report that comes a little early still asks for it.
         self._due_ns = begun_ns + int(interval_s * 0.9 * NS)
-        if self._has_events and latest.status == "ok" and self.fileno() < 0:
-            self._look_ns = now.monotonic_ns + int(LOOK_WITHOUT_DESCRIPTOR_S * NS)
+        if self._has_events and (self._descriptor() < 0 or self._woken):
+            # Nothing will wake us for the next event; or a half-told one is ended by hearing nothing after it.
+            rounds = 1 if not latest.gaps and latest.status == "ok" else LOOK_SELDOM
+            self._look_ns = now.monotonic_ns + int(interval_s * rounds * NS)
         else:
             self._look_ns = None
+        self._woken = False
         if latest.facts is not None and self.on_facts is not None:
             self.on_facts(latest.facts)
         if latest.facts is not None and self._has_events:
-            self._hold_events(latest)
+            latest = self._hold_events(latest)
         self._urgent |= answer.urgent
         self._now_latest(latest)
 
-    def _hold_events(self, latest: Latest) -> None:
-        if self._latest is not None and self._latest.facts is not None:
-            self._lost_events += self._latest.facts.lost_count  # of a reading that no report has carried yet
+    def _hold_events(self, latest: Latest) -> Latest:
+        """The answer without its events, which are kept."""
         self._events.extend(latest.facts.events)
+        self._lost_events += latest.facts.lost_count
         while len(self._events) > MAX_EVENTS_HELD:
             self._events.popleft()
             self._lost_events += 1
+        self._told = msgspec.structs.replace(
+            latest, facts=msgspec.structs.replace(latest.facts, events=(), lost_count=0)
+        )
+        return self._told
 
     def _now_latest(self, latest: Latest) -> None:
         self._urgent |= self._latest is None or self._latest.status != latest.status

@@ -6,9 +6,6 @@ standard input ends. What it is about to call stands in a small memory file that
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import gc
 import importlib
 import json
 import os
@@ -21,9 +18,11 @@ import msgspec
 
 from gpuwatch.agent.child import NOTE_BYTES
 from gpuwatch.agent.frames import Frame, packed
+from gpuwatch.agent.memory import settle
 from gpuwatch.clock import SystemClock
 from gpuwatch.collectors import Collector, Reader, Unsupported
 from gpuwatch.errors import GpuwatchError
+from gpuwatch.model.wire import NO_FACTS
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -54,7 +53,7 @@ def main(source: str) -> int:
         if frame.status == "unsupported":
             return 0  # nothing to watch: do not sit here; the agent looks again now and then
         if first:
-            _settle()
+            settle()
             first = False
         if select.select([0], [], [], frame.next_in_s)[0]:
             return 0
@@ -75,7 +74,7 @@ class _Probe:
         at_unix_ns, begun_ns = self._clock.unix_ns(), self._clock.monotonic_ns()
         status: Any = "ok"
         reason: str | None = None
-        facts, gaps, urgent = msgspec.Raw(b""), {}, False
+        facts, gaps, urgent = NO_FACTS, {}, False
         try:
             if self._reader is None:
                 self._reader = self._collector.open(self._settings)
@@ -125,15 +124,6 @@ def _write_all(file: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(file, rest) :]
-
-
-def _settle() -> None:
-    """After the first reading everything is loaded: give back what loading needed, and never look at it again."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)  # glibc: some ten MB after compiling a large binding
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from gpuwatch.agent.frames import Frame, Unpacker
 from gpuwatch.collectors import Collector
 from gpuwatch.errors import ProbeError
 from gpuwatch.model.moment import Moment
-from gpuwatch.model.wire import Envelope
+from gpuwatch.model.wire import NO_FACTS, Envelope
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +56,10 @@ class Probe:
         self._failures = 0
         self._stuck: ChildRecord | None = None
         self._stuck_found_ns: int | None = None
+        self._look_ns = 0  # when to look at a stuck one again
         self._latest: Latest | None = None
         self._urgent = False
+        self._fresh = False
         self._counts: Counter[str] = Counter()
         record = book.read()
         if record is not None and record.boot_id == boot_id and processes.is_alive(record.pid, record.start_ticks):
@@ -98,6 +100,12 @@ class Probe:
     def busy(self) -> bool:
         return False
 
+    def fresh(self) -> bool:
+        return self._fresh
+
+    def has_more(self) -> bool:
+        return False
+
     def expected_ns(self) -> int | None:
         return self._due_ns if self._state == "running" and not self._is_hung() else None
 
@@ -107,16 +115,17 @@ class Probe:
         if self._state == "killed":
             return self._killed_ns + int(KILL_TAKES_S * NS)
         if self._state == "stuck":
-            return (self._stuck_found_ns or 0) + int(self._interval_s * NS)
+            return self._look_ns
         return self._due_ns + int((self._kill_after_s if self._is_hung() else self._deadline_s) * NS)
 
     def latest(self) -> Latest | None:
         return self._latest
 
     def take(self) -> tuple[Envelope, bool] | None:
+        self._fresh = False
         if self._latest is None:
             return None
-        return self._latest.envelope(self._latest.facts or msgspec.Raw(b"")), False
+        return self._latest.envelope(self._latest.facts or NO_FACTS), False
 
     def urgent(self) -> bool:
         was, self._urgent = self._urgent, False
@@ -165,6 +174,7 @@ class Probe:
             gaps=frame.gaps,
         )
         self._urgent |= frame.urgent
+        self._fresh = True
         self._now_latest(latest)
 
     def _watch(self, now: Moment) -> None:
@@ -207,6 +217,7 @@ class Probe:
     def _watch_stuck(self, now: Moment) -> None:
         record = self._stuck
         assert record is not None
+        self._look_ns = now.monotonic_ns + int(min(self._interval_s, ORPHAN_ENDS_S) * NS)
         if self._child is not None:
             self._child.exit_code()  # ours: waited for, so that it does not stay a zombie
         if not self._processes.is_alive(record.pid, record.start_ticks):

@@ -131,7 +131,7 @@ def _our_own() -> tuple[int, float]:
 _SERIES = {
     # field of HostFacts -> (name, help, counter)
     "boot_unix_ns": ("boot_time_seconds", "When the node booted.", False),
-    "cpu_count": ("cpu_count", "Logical CPUs.", False),
+    "cpu_count": ("cpus", "Logical CPUs.", False),
     "load1": ("load1", "Load average over one minute.", False),
     "cpu_ratio": ("cpu_ratio", "Share of CPU time in use.", False),
     "memory_used_bytes": ("memory_used_bytes", "Memory that is not available to a new process.", False),

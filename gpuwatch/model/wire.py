@@ -13,12 +13,13 @@ import msgspec
 
 WIRE_VERSION = 2
 MAX_REPORT_BYTES = 1 << 20
+NO_FACTS = msgspec.Raw(b"\xc0")  # msgpack's nil: an empty `Raw` would encode to nothing at all and break the report
 
 Status = Literal["ok", "failed", "hung", "unsupported"]
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """One source's latest answer. `facts` is empty unless the status is `ok`."""
+    """One source's latest answer. `facts` is nil unless the status is `ok`."""
 
     collector: str
     at_unix_ns: int  # when the reading began, on the node's clock
@@ -26,7 +27,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     status: Status
     reason: str | None = None  # for failed, hung and unsupported: why, in words; a hung source names its wait channel
     since_unix_ns: int | None = None  # hung since
-    facts: msgspec.Raw = msgspec.Raw(b"")
+    facts: msgspec.Raw = NO_FACTS
     gaps: dict[str, str] = {}  # field name -> why it is None
     abandoned_count: int = 0  # children that could not be killed, left-overs of an earlier agent included
 
