@@ -7,6 +7,7 @@ link errors to the GPU that died seconds before: one incident; root is the earli
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 
@@ -46,7 +47,18 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     suspect_peer: bool = False
 
 
-def weight(event: Event) -> tuple[int, int, int]:
+class Verdict(Protocol):
+    """What an event asks for, in the catalogue's words."""
+
+    @property
+    def severity(self) -> str: ...
+    @property
+    def action(self) -> str: ...
+    @property
+    def drain(self) -> str: ...
+
+
+def weight(event: Verdict) -> tuple[int, int, int]:
     """How much an event asks for: first whether the node must go, then what is to be done, then how bad it is."""
     return DRAINS.index(event.drain), ACTIONS.index(event.action), SEVERITIES.index(event.severity)
 

@@ -18,6 +18,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     message: str
     stamp: str = ""  # the line's own time, as printed; empty: none
+    wall: str = ""  # its wall clock, where it has one beside the time since boot
     uptime_us: int | None = None  # since boot, where the prefix says so
     level: int | None = None  # 0 emergency … 7 debug; the driver's choice, no measure of how bad a fault is
     sequence: int | None = None  # of the kernel's ring buffer
@@ -134,8 +135,9 @@ def _strip(text: str, number: int) -> Record | None:
     """Take off prefix after prefix. None: another facility than the kernel's."""
     at = 0
     level: int | None = None
-    stamp = ""
+    wall = ""
     uptime_us: int | None = None
+    uptime = ""
     sure = False  # a prefix named the kernel as the source; after it only stamps may follow
     grepped = _GREPPED.match(text)
     if grepped is not None and _log_follows(text, grepped.end()):
@@ -146,9 +148,9 @@ def _strip(text: str, number: int) -> Record | None:
             inside = found["all"].strip()
             if found["seconds"] is not None and uptime_us is None:
                 uptime_us = int(found["seconds"]) * 1_000_000 + int((found["fraction"] or "0")[:6].ljust(6, "0"))
-                stamp = inside
-            elif not stamp and inside[:1] not in "TC." and inside != "…":
-                stamp = inside
+                uptime = inside
+            elif not wall and inside[:1] not in "TC.+-" and inside != "…":
+                wall = inside
             at = found.end()
             continue
         found = _PRIORITY.match(text, at)
@@ -162,7 +164,7 @@ def _strip(text: str, number: int) -> Record | None:
             break
         tag = _kernel_tag(text, at)
         if tag is not None:
-            stamp = stamp or _wall_clock(tag[0])
+            wall = wall or _wall_clock(tag[0])
             sure, at = True, tag[1]
             continue
         found = _COLUMNS.match(text, at) or _TALOS.match(text, at)
@@ -174,30 +176,31 @@ def _strip(text: str, number: int) -> Record | None:
             at = found.end()
             iso = _ISO.match(text, at)
             if iso is not None:
-                stamp, at = iso[1], iso.end()
+                wall, at = iso[1], iso.end()
             continue
         found = _RFC5424.match(text, at)
         if found is not None:
-            stamp = stamp or found[1]
+            wall = wall or found[1]
             sure = True
             at = found.end()
             continue
         found = _ISO.match(text, at)
-        if found is not None and not stamp:
-            stamp, at = found[1], found.end()
+        if found is not None and not wall:
+            wall, at = found[1], found.end()
             sure = True
             continue
         break
     message = text[at:].lstrip()
     repeated = _REPEATED.match(message) if message.startswith("message repeated") else None
     if repeated is None:
-        return Record(message=message, stamp=stamp, uptime_us=uptime_us, level=level, line=number)
+        return Record(message=message, stamp=uptime or wall, wall=wall, uptime_us=uptime_us, level=level, line=number)
     inner = _strip(repeated[2], number)
     if inner is None:
         return None
     return Record(
         message=inner.message,
-        stamp=stamp or inner.stamp,
+        stamp=uptime or wall or inner.stamp,
+        wall=wall or inner.wall,
         uptime_us=uptime_us if uptime_us is not None else inner.uptime_us,
         level=level if level is not None else inner.level,
         repeats=max(1, int(repeated[1])),

@@ -1,0 +1,140 @@
+"""A log file that syslog writes: followed over rotation and truncation, from its beginning.
+
+Only lines that the kernel wrote count (`faults.prefix`). What stood in the file before it was opened may be older than
+this boot: such a line keeps its place in history and causes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+
+from gpuwatch.clock import Clock
+from gpuwatch.faults.prefix import Record, split
+from gpuwatch.faults.reader import matters
+from gpuwatch.sdk.kernel_lines import EARLIER_BOOT, SLACK_NS, Line, wall_unix_ns
+
+READ_BYTES = 1 << 20
+MAX_READ_BYTES = 16 << 20  # a reading; the rest comes with the next
+MAX_LINE_BYTES = 1 << 16
+
+
+class KernelFile:
+    """Follows one path. It may not be there yet, and may be another file a moment later."""
+
+    name = "file"
+
+    def __init__(self, path: Path, *, boot_id: str, after: str, clock: Clock) -> None:
+        """`after` is `inode:offset`, or empty. Raises `OSError` where the file cannot be read now."""
+        self._path = path
+        self._boot_id = boot_id
+        self._clock = clock
+        self._booted_unix_ns = clock.unix_ns() - clock.monotonic_ns()
+        self._offset = 0
+        self._rest = b""
+        self._seen: tuple[str, int] = ("", 0)  # the last line's key, and how often it came in a row
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        status = os.fstat(self._file)
+        self._inode = status.st_ino
+        self._backlog = status.st_size  # up to here it was written before we looked
+        inode, _, offset = after.partition(":")
+        if inode == str(self._inode) and offset.isdecimal() and int(offset) <= status.st_size:
+            self._offset = int(offset)
+
+    def read(self) -> list[Line]:
+        lines: list[Line] = []
+        self._drain(lines)
+        try:
+            now = self._path.stat()
+        except FileNotFoundError:  # between two steps of a rotation
+            return lines
+        if now.st_ino != self._inode:
+            file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            self._drain(lines)  # written between our last look and the rotation
+            if self._rest and matters(self._rest):
+                self._take(self._rest, self._offset - len(self._rest), lines)  # its last line had no end
+            os.close(self._file)
+            self._file, self._inode = file, os.fstat(file).st_ino
+            self._from_start()
+            self._drain(lines)
+        elif now.st_size < self._offset:
+            self._from_start()
+            self._drain(lines)
+        return lines
+
+    def take_lost(self) -> int:
+        return 0
+
+    def position(self) -> str:
+        return f"{self._inode}:{self._offset - len(self._rest)}"
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _from_start(self) -> None:
+        """What a rotated or truncated file holds was written since: it is no backlog."""
+        self._offset, self._rest, self._backlog = 0, b"", 0
+
+    def _drain(self, lines: list[Line]) -> None:
+        begun = self._offset
+        while self._offset - begun < MAX_READ_BYTES:
+            block = os.pread(self._file, READ_BYTES, self._offset)
+            if not block:
+                break
+            at = self._offset - len(self._rest)
+            self._offset += len(block)
+            parts = (self._rest + block).split(b"\n")
+            self._rest = parts.pop()
+            if len(self._rest) > MAX_LINE_BYTES:
+                self._rest = b""  # no log line is as long
+            for raw in parts:
+                if matters(raw):
+                    self._take(raw, at, lines)
+                at += len(raw) + 1
+
+    def _take(self, raw: bytes, at: int, lines: list[Line]) -> None:
+        records = split(raw.decode("utf-8", "replace"), at)
+        if not records:
+            return
+        now_unix_ns = self._clock.unix_ns()
+        backlog = at < self._backlog
+        if backlog and records[0].message.startswith("Linux version "):
+            lines[:] = [_of_earlier_boot(line) for line in lines]
+            return
+        when = self._when(records[0], now_unix_ns) if backlog else now_unix_ns
+        boot_id = EARLIER_BOOT if when is None or when < self._booted_unix_ns - SLACK_NS else self._boot_id
+        key = self._key(raw, records[0], at)
+        for part, record in enumerate(records):
+            lines.append(
+                Line(
+                    record=record,
+                    boot_id=boot_id,
+                    key=key if part == 0 else f"{key}.{part}",
+                    at_unix_ns=self._booted_unix_ns - SLACK_NS if when is None else min(when, now_unix_ns),
+                )
+            )
+
+    def _when(self, record: Record, now_unix_ns: int) -> int | None:
+        """When a line of the backlog was written; None: before this boot, nobody knows when."""
+        when = wall_unix_ns(record.wall, now_unix_ns) if record.wall else None
+        if when is not None:
+            return when
+        if record.uptime_us is not None:
+            when = self._booted_unix_ns + record.uptime_us * 1000
+            return when if when <= now_unix_ns + SLACK_NS else None  # the machine is not up that long
+        if record.wall:
+            return None  # a date in a language that is not guessed: perhaps of last month
+        return int(os.fstat(self._file).st_mtime_ns)  # not later than the file's last change
+
+    def _key(self, raw: bytes, record: Record, at: int) -> str:
+        """The line's own time and words; a line without a time by its place. Repeats in a row are numbered."""
+        stamp = str(record.uptime_us) if record.uptime_us is not None else record.wall or f"@{at}"
+        key = f"{stamp}-{zlib.crc32(raw):08x}"
+        count = self._seen[1] + 1 if self._seen[0] == key else 0
+        self._seen = (key, count)
+        return key if count == 0 else f"{key}-{count}"
+
+
+def _of_earlier_boot(line: Line) -> Line:
+    return Line(record=line.record, boot_id=EARLIER_BOOT, key=line.key, at_unix_ns=line.at_unix_ns)
