@@ -33,10 +33,6 @@ Phase = Literal["init", "checkpoint", "evaluate"]
 
 def at(minutes: float) -> int:
     """Unix ns at so many minutes past the first hour."""
-    return HOUR_ZERO + round(minutes * 60) * 10**9 if minutes * 60 == round(minutes * 60) else _fine(minutes)
-
-
-def _fine(minutes: float) -> int:
     return HOUR_ZERO + round(minutes * MINUTE)
 
 
@@ -67,7 +63,8 @@ class Pen:
             self.gone(name, until)
 
     def born(self, name: str, since: float, **life: Any) -> None:
-        self.add(LifeStarted(at_unix_ns=at(since), machine=name, slot=name, pool=self.pool, **{**self.life, **life}))
+        words = {"slot": name, "pool": self.pool, **self.life, **life}
+        self.add(LifeStarted(at_unix_ns=at(since), machine=name, **words))
 
     def gone(self, name: str, when: float, source: Literal["provider", "seen"] = "provider") -> None:
         self.add(LifeEnded(at_unix_ns=at(when), machine=name, source=source))
@@ -161,26 +158,18 @@ def example_a() -> list[LedgerLine]:
 def example_b() -> list[LedgerLine]:
     """§3.13 B: the same hour with 105 s steps; 100 before it set the ideal."""
     pen = Pen()
-    _fleet(pen, since=-200)
+    _fleet(pen, since=-211)
     nodes = names(124)
-    pen.start("1", -199.75, nodes)
-    pen.phase("1", "init", -199.75, -189, resumed=385)
-    _steps_105(pen, "1", 386, 114, -189 + 0.0)
-    pen.steps("1", 500, 6, 0.25 - 1.75, 1.75)
+    pen.start("1", -211, nodes)
+    pen.phase("1", "init", -211, -201, resumed=385)
+    pen.steps("1", 386, 120, -201, 1.75)  # the last of them, 505, ends at 00:09
     pen.phase("1", "checkpoint", 9, 10)
     pen.saved("1", 505, 10)
-    for i in range(6):
-        pen.step("1", 506 + i, 10 + (100 * (i + 1)) / 60)
+    pen.steps("1", 506, 6, 10, 100 / 60)
     _breaks(pen, nodes)
     pen.phase("2", "init", 29, 32, resumed=505)
     pen.steps("2", 506, 16, 32, 1.75)
     return pen.lines
-
-
-def _steps_105(pen: Pen, attempt: str, first: int, count: int, since: float) -> None:
-    end = 0.25 - 1.75
-    for i in range(count):
-        pen.step(attempt, first + i, end - 1.75 * (count - 1 - i))
 
 
 def _fleet(pen: Pen, since: float = 0.0) -> None:
@@ -215,4 +204,29 @@ def example_c() -> list[LedgerLine]:
     pen.phase("1", "checkpoint", 47, 47 + 40 / 60)
     pen.saved("1", 20, 47 + 40 / 60)
     pen.end("1", 48, "exit0")
+    return pen.lines
+
+
+def five_of_a_hundred() -> list[LedgerLine]:
+    """§4: five of 100 nodes die 15 min after a save, are cordoned after 5; spares wait 20 min, then a restart."""
+    pen = Pen()
+    nodes, spares = names(100), names(5, 101)
+    broken = nodes[:5]
+    for name in nodes + spares:
+        pen.node(name, 1, until=41 if name in broken else 61)
+    pen.quota(5, 1)
+    pen.hold(nodes, 1)
+    pen.start("1", 1, nodes)
+    pen.phase("1", "init", 1, 1, resumed=0)
+    pen.saved("1", 0, 1)
+    pen.step("1", 900_000_000, 16)
+    pen.fault("F5", 16, 21, broken[0])
+    for name in broken:
+        pen.state(name, 16, health="dead", fault="F5")
+        pen.state(name, 21, lifecycle="cordoned", fault="F5")
+    pen.end("1", 21, "unplanned", fault="F5")
+    pen.hold(spares, 21)
+    pen.start("2", 41, nodes[5:] + spares)
+    pen.phase("2", "init", 41, 51, resumed=0)
+    pen.step("2", 600_000_000, 61)
     return pen.lines
