@@ -58,10 +58,10 @@ def absorb(
         else:
             lines += take_job(book, fact, now, known)
     for sighting in sightings:
-        attempt = attempt_of(book, sighting)
-        if attempt is not None:
-            take(attempt, sighting)
-            lines += _back(attempt, sighting.received)
+        whose = attempt_of(book, sighting)
+        if whose is not None:
+            take(whose, sighting)
+            lines += _back(whose, sighting.received)
     for run in book.runs.values():
         for attempt in list(run.attempts.values()):
             lines += _advance(run, attempt, now)
