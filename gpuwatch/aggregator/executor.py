@@ -233,7 +233,7 @@ class Executor:
             lines += [self._lifecycle_line(saga, machine, to, at_ns) for machine, to in result.lifecycles]
             self._save(after, lines)
             for machine, to in result.lifecycles:
-                self._apply(machine, to)
+                self._fleet.set_lifecycle(machine, to, self._clock.monotonic_ns())
             if after.outcome:
                 LOG.info("%s %s: %s %s", saga.action.kind, saga.action.slot, after.outcome, after.because)
             self._changed()
@@ -257,13 +257,6 @@ class Executor:
             because=saga.action.because,
             fault=None if to is Lifecycle.IN_SERVICE else saga.action.fault,
         )
-
-    def _apply(self, machine: str, to: Lifecycle) -> None:
-        record = self._fleet.get(machine)
-        if record is not None:
-            record.lifecycle = to
-        if to is Lifecycle.RETIRED:
-            self._fleet.retire(machine)
 
     def _hold(self, saga: Saga, because: str, now: Moment) -> None:
         """Wait without the step's deadline running, and say why once."""

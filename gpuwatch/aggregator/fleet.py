@@ -48,6 +48,14 @@ class Fleet:
         """The machine that fills this slot."""
         return self._machines.get(self._current.get(slot, ""))
 
+    def machine_at(self, slot: str, unix_ns: int | None) -> str | None:
+        """The machine that filled the slot at a moment, as far as it is known: a younger one than that did not."""
+        record = self.current(slot)
+        if record is None:
+            return None
+        born_ns = record.cloud_record.started_unix_ns if record.cloud_record is not None else None
+        return None if unix_ns is not None and born_ns is not None and born_ns > unix_ns else record.machine
+
     def is_retired(self, machine: str) -> bool:
         """Released by us or gone from the cloud's list: it may not come back under this id."""
         return machine in self._retired
@@ -92,6 +100,26 @@ class Fleet:
                 if waiting:
                     self._current[record.slot] = waiting[-1]
 
+    def settle(self, busy_slots: set[str]) -> None:
+        """Where two machines name one slot and no action decides: one that speaks comes before one that never did."""
+        seen: dict[str, Machine] = {}
+        for record in self.machines():
+            rival = seen.setdefault(record.slot, record)
+            if rival is record or record.slot in busy_slots:
+                continue
+            holder = self.current(record.slot)
+            if holder is not None and holder.heard is None and holder.prior is None and record.heard is not None:
+                self.adopt(record.slot, record.machine)
+
+    def set_lifecycle(self, machine: str, to: Lifecycle, now_monotonic_ns: int) -> None:
+        """What is being done with it changed; retired, it leaves the fleet."""
+        record = self._machines.get(machine)
+        if record is not None:
+            record.lifecycle = to
+            record.lifecycle_monotonic_ns = now_monotonic_ns
+        if to is Lifecycle.RETIRED:
+            self.retire(machine)
+
     def _place(self, record: Machine, slot: str) -> None:
         place = self._settings.place(slot)
         record.pool, record.domain = place.pool, place.domain
@@ -101,8 +129,11 @@ class Fleet:
 
     # what the witnesses say
 
-    def absorb_scheduler(self, snapshot: SchedulerSnapshot, received_monotonic_ns: int) -> None:
-        """The scheduler's word reaches the machine that fills the slot; its own word on who that is comes first."""
+    def absorb_scheduler(self, snapshot: SchedulerSnapshot, asked_monotonic_ns: int) -> None:
+        """The scheduler's word reaches the machine that fills the slot; its own word on who that is comes first.
+
+        A word is as old as the question: what happened while it was being answered may not be in it.
+        """
         for node in snapshot.nodes:
             known = self._machines.get(node.machine) if node.machine else None
             if known is not None and known.slot == node.slot and self._current.get(node.slot) != node.machine:
@@ -112,14 +143,14 @@ class Fleet:
                 continue
             record.scheduler = SchedulerSays(
                 state=node.state,
-                received_monotonic_ns=received_monotonic_ns,
+                received_monotonic_ns=asked_monotonic_ns,
                 reason=node.reason,
                 drain_owner=node.drain_owner,
                 jobs=node.jobs,
             )
             record.view = None
 
-    def absorb_cloud(self, snapshot: CloudSnapshot, received_monotonic_ns: int) -> list[CloudMachine]:
+    def absorb_cloud(self, snapshot: CloudSnapshot, asked_monotonic_ns: int) -> list[CloudMachine]:
         """The cloud's word on each machine, and on who is not listed. Returns what it lists and we did not know."""
         strangers: list[CloudMachine] = []
         listed: set[str] = set()
@@ -135,7 +166,7 @@ class Fleet:
             state = "gone" if item.state in ("gone", "releasing") else item.state
             record.cloud = CloudSays(
                 state=state,
-                received_monotonic_ns=received_monotonic_ns,
+                received_monotonic_ns=asked_monotonic_ns,
                 because=item.because,
                 absent_because=item.absent_because,
             )
@@ -144,7 +175,7 @@ class Fleet:
             if record.machine not in listed and record.cloud_record is not None:  # it was listed once
                 record.cloud = CloudSays(
                     state="gone",
-                    received_monotonic_ns=received_monotonic_ns,
+                    received_monotonic_ns=asked_monotonic_ns,
                     because="the cloud lists it no more",
                     absent_because="unexplained",
                 )
@@ -194,7 +225,11 @@ class Fleet:
                     earlier_boots=row.earlier_boots,
                     goodbye=row.goodbye,
                 )
-        for record in self.machines():  # a slot's machine in service comes before one that waits to join
+        self.seat()
+
+    def seat(self) -> None:
+        """After a restart: a slot's machine that was in service comes before one that waits to join."""
+        for record in self.machines():
             holder = self.current(record.slot)
             waits = holder is not None and holder.lifecycle is Lifecycle.PROVISIONING
             if waits and record.lifecycle is not Lifecycle.PROVISIONING:

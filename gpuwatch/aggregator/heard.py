@@ -85,7 +85,8 @@ def absorb(heard: Heard | Prior | None, report: Report, received: Moment) -> Hea
         return _first(heard, report, received)
     count = heard.report_count + 1
     if _overtaken(heard, report):
-        return msgspec.structs.replace(heard, last=received, report_count=count)
+        goodbye_ns = None if heard.goodbye is None else received.monotonic_ns  # what came before it does not revoke it
+        return msgspec.structs.replace(heard, last=received, goodbye_monotonic_ns=goodbye_ns, report_count=count)
     if is_late(heard, report, received):
         return msgspec.structs.replace(
             heard,

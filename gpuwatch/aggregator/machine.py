@@ -44,6 +44,7 @@ class Machine:
         "group",
         "heard",
         "lifecycle",
+        "lifecycle_monotonic_ns",
         "machine",
         "pool",
         "prior",
@@ -64,6 +65,7 @@ class Machine:
         self.group = ""
         self.expected_gpu_count: int | None = None
         self.lifecycle = Lifecycle.PROVISIONING
+        self.lifecycle_monotonic_ns = 0  # when it last changed in this process
         self.first_seen_monotonic_ns = now_monotonic_ns
         self.prior: Prior | None = None  # known of an earlier process of ours
         self.prior_seen: LastSeen | None = None

@@ -37,3 +37,12 @@ class Scene:
     def run_of(self, machine: str) -> RunView | None:
         """The live attempt that this machine is a member of."""
         return next((run for run in self.runs if machine in run.machines), None)
+
+
+class Stage:
+    """Where the brain puts its latest scene; everyone else only reads it."""
+
+    __slots__ = ("scene",)
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene

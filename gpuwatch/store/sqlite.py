@@ -82,6 +82,11 @@ class Store:
             rows = db.exec_driver_sql("SELECT id, body FROM ledger WHERE id > ? ORDER BY id", (row_id,)).fetchall()
         return (rows[-1][0] if rows else row_id), [_LINES.decode(row[1]) for row in rows]
 
+    def last_row_id(self) -> int:
+        """Where a follower that knows everything so far goes on."""
+        with told(self.path, "read"), self._reading() as db:
+            return int(db.exec_driver_sql("SELECT COALESCE(MAX(id), 0) FROM ledger").scalar_one())
+
     # events and who was heard
 
     def keep(self, events: Sequence[StoredEvent] = (), seen: Sequence[LastSeen] = ()) -> set[str]:

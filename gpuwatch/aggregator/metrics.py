@@ -1,0 +1,198 @@
+"""`/metrics`: few series a node, rendered from the last scene in a thread of the server's pool.
+
+A node is one series with its states as labels, joined to others by `slot`; whatever has more detail is in the API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from gpuwatch import __version__
+from gpuwatch.aggregator.executor import Executor
+from gpuwatch.aggregator.fleet import Fleet
+from gpuwatch.aggregator.guard import Guard
+from gpuwatch.aggregator.incidents import IncidentBook
+from gpuwatch.aggregator.ingest import Ingest
+from gpuwatch.aggregator.money import Money
+from gpuwatch.aggregator.scene import Stage
+from gpuwatch.aggregator.witnesses import Witness
+from gpuwatch.clock import Clock
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+
+class Metrics(Collector):
+    """Everything that is counted, asked at each scrape."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        stage: Stage,
+        fleet: Fleet,
+        ingest: Ingest,
+        executor: Executor,
+        guard: Guard,
+        book: IncidentBook,
+        witnesses: tuple[Witness[Any], ...],
+        money: Callable[[], Money],
+        failures: Callable[[], int],
+    ) -> None:
+        self._clock = clock
+        self._stage = stage
+        self._fleet = fleet
+        self._ingest = ingest
+        self._executor = executor
+        self._guard = guard
+        self._book = book
+        self._witnesses = witnesses
+        self._money = money
+        self._failures = failures
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def render(self) -> bytes:
+        """The page in the text format."""
+        return bytes(generate_latest(self._registry))
+
+    def collect(self) -> Iterator[Metric]:
+        """All families. For prometheus_client."""
+        yield from self._nodes()
+        yield from self._reports()
+        yield from self._actions()
+        yield from self._ourselves()
+        yield from self._dollars()
+
+    def _nodes(self) -> Iterator[Metric]:
+        scene = self._stage.scene
+        state = GaugeMetricFamily(
+            "gpuwatch_node_state",
+            "1 for each machine, with its health and lifecycle as labels.",
+            labels=("slot", "machine", "pool", "health", "lifecycle"),
+        )
+        age = GaugeMetricFamily(
+            "gpuwatch_node_report_age_seconds", "Seconds since a machine's last report.", labels=("slot", "machine")
+        )
+        now_ns = self._clock.monotonic_ns()
+        counts: dict[tuple[str, str], int] = {}
+        for record in self._fleet.machines():
+            health = scene.health(record.machine) or "joining"
+            state.add_metric((record.slot, record.machine, record.pool, health, str(record.lifecycle)), 1)
+            counts[(record.pool, health)] = counts.get((record.pool, health), 0) + 1
+            if record.heard is not None:
+                age.add_metric((record.slot, record.machine), (now_ns - record.heard.last.monotonic_ns) / 1e9)
+        nodes = GaugeMetricFamily("gpuwatch_nodes", "Machines by pool and health.", labels=("pool", "health"))
+        for (pool, health), count in counts.items():
+            nodes.add_metric((pool, health), count)
+        yield state
+        yield age
+        yield nodes
+
+    def _reports(self) -> Iterator[Metric]:
+        taken = CounterMetricFamily(
+            "gpuwatch_reports_taken", "Reports acknowledged: accepted, repeated or late.", labels=("how",)
+        )
+        for how, count in self._ingest.counts.items():
+            taken.add_metric((how,), count)
+        refused = CounterMetricFamily("gpuwatch_reports_refused", "Reports refused, by reason.", labels=("reason",))
+        for reason, count in self._ingest.refused.items():
+            refused.add_metric((reason,), count)
+        unknown = CounterMetricFamily(
+            "gpuwatch_unknown_collector_facts",
+            "Facts kept but not understood: the agent is newer than the aggregator.",
+            labels=("collector",),
+        )
+        for name, count in self._ingest.unknown_collectors.items():
+            unknown.add_metric((name,), count)
+        broken = CounterMetricFamily(
+            "gpuwatch_undecodable_facts", "Facts of a known collector that did not fit.", labels=("collector",)
+        )
+        for name, count in self._ingest.undecodable.items():
+            broken.add_metric((name,), count)
+        events = CounterMetricFamily("gpuwatch_kernel_events", "Kernel events, each counted once.")
+        events.add_metric((), self._ingest.event_count)
+        yield from (taken, refused, unknown, broken, events)
+
+    def _actions(self) -> Iterator[Metric]:
+        scene = self._stage.scene
+        under_way = GaugeMetricFamily("gpuwatch_actions_under_way", "Actions that were begun.", labels=("kind",))
+        ended = GaugeMetricFamily(
+            "gpuwatch_actions_ended_last_week", "Actions that ended, of the last week.", labels=("kind", "outcome")
+        )
+        open_now: dict[str, int] = {}
+        over: dict[tuple[str, str], int] = {}
+        for saga in self._executor.sagas():
+            kind = str(saga.action.kind)
+            if saga.outcome:
+                over[(kind, saga.outcome)] = over.get((kind, saga.outcome), 0) + 1
+            else:
+                open_now[kind] = open_now.get(kind, 0) + 1
+        for kind, count in open_now.items():
+            under_way.add_metric((kind,), count)
+        for labels, count in over.items():
+            ended.add_metric(labels, count)
+        stuck = GaugeMetricFamily("gpuwatch_actions_stuck", "Actions whose present step takes longer than it should.")
+        stuck.add_metric((), len(self._executor.stuck()))
+        holds = GaugeMetricFamily("gpuwatch_holds", "Sick nodes and runs that are held, by reason.", labels=("reason",))
+        reasons: dict[str, int] = {}
+        for hold in scene.plan.holds:
+            reasons[hold.reason] = reasons.get(hold.reason, 0) + 1
+        for reason, count in reasons.items():
+            holds.add_metric((reason,), count)
+        incidents = GaugeMetricFamily("gpuwatch_open_incidents", "Incidents that are not over.", labels=("kind",))
+        kinds: dict[str, int] = {}
+        for incident in self._book.all():
+            if incident.closed_unix_ns is None:
+                kinds[incident.kind] = kinds.get(incident.kind, 0) + 1
+        for name, count in kinds.items():
+            incidents.add_metric((name,), count)
+        everything = GaugeMetricFamily("gpuwatch_hold_everything", "1 while the HOLD file stops every action.")
+        everything.add_metric((), 1 if self._guard.hold_everything() else 0)
+        yield from (under_way, ended, stuck, holds, incidents, everything)
+
+    def _ourselves(self) -> Iterator[Metric]:
+        scene = self._stage.scene
+        info = GaugeMetricFamily("gpuwatch_aggregator_info", "1, with the version as a label.", labels=("version",))
+        info.add_metric((__version__,), 1)
+        blind = GaugeMetricFamily("gpuwatch_blind", "1 while the aggregator doubts its own sight.")
+        blind.add_metric((), 1 if scene.blind_because else 0)
+        ticks = CounterMetricFamily("gpuwatch_ticks", "Ticks of the brain.")
+        ticks.add_metric((), scene.tick_count)
+        took = GaugeMetricFamily("gpuwatch_tick_duration_seconds", "How long the last tick took.")
+        took.add_metric((), scene.tick_s)
+        age = GaugeMetricFamily("gpuwatch_tick_age_seconds", "Seconds since the last tick.")
+        age.add_metric((), (self._clock.monotonic_ns() - scene.now.monotonic_ns) / 1e9)
+        failed = CounterMetricFamily("gpuwatch_tick_failures", "Ticks that failed.")
+        failed.add_metric((), self._failures())
+        asked = CounterMetricFamily(
+            "gpuwatch_witness_answers", "Answers of scheduler and cloud.", labels=("witness", "result")
+        )
+        old = GaugeMetricFamily("gpuwatch_witness_age_seconds", "Age of the last good answer.", labels=("witness",))
+        for witness in self._witnesses:
+            asked.add_metric((witness.name, "ok"), witness.answer_count)
+            asked.add_metric((witness.name, "error"), witness.error_count)
+            last = witness.last()
+            if last is not None:
+                old.add_metric((witness.name,), (self._clock.monotonic_ns() - last.asked.monotonic_ns) / 1e9)
+        yield from (info, blind, ticks, took, age, failed, asked, old)
+
+    def _dollars(self) -> Iterator[Metric]:
+        money = self._money()
+        cost = GaugeMetricFamily(
+            "gpuwatch_cost_dollars", "What was paid for since the ledger began, by category.", labels=("category",)
+        )
+        burn = GaugeMetricFamily(
+            "gpuwatch_burn_dollars_per_hour", "What is being paid for now, by category.", labels=("category",)
+        )
+        for row in money.categories:
+            cost.add_metric((row.category,), float(row.usd))
+            burn.add_metric((row.category,), float(row.usd_per_hour_now))
+        lost = GaugeMetricFamily("gpuwatch_incident_cost_dollars", "The price of all incidents so far.")
+        lost.add_metric((), float(money.incidents_usd))
+        yield from (cost, burn, lost)

@@ -1,0 +1,193 @@
+"""What everything cost up to now, worked out from the ledger beside the brain, never inside a tick.
+
+The whole partition is worked out anew each time, so it is done at most every few seconds and never takes more than a
+small share of one core; what is shown says as of when it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+
+import msgspec
+
+from gpuwatch.clock import Clock
+from gpuwatch.cost.intervals import Account, account
+from gpuwatch.cost.pricing import PriceSource, Rates, bill_basis
+from gpuwatch.cost.report import make_report
+from gpuwatch.cost.rounding import as_decimal, round_half_up
+from gpuwatch.errors import GpuwatchError
+from gpuwatch.model.ledger import LedgerLine
+from gpuwatch.model.money import Category, Interval, group_of
+from gpuwatch.store.sqlite import Store
+
+LOG = logging.getLogger("gpuwatch.money")
+EVERY_S = 2.0
+SHARE = 0.1  # of the time, at most, is spent on this
+NO_FAULT = "(no fault)"
+
+
+class CategoryMoney(msgspec.Struct, frozen=True, kw_only=True):
+    """One category since the beginning of the ledger, and what it burns now."""
+
+    category: str
+    group: str
+    usd: Decimal
+    node_hours: Decimal
+    usd_per_hour_now: Decimal
+
+
+class IncidentMoney(msgspec.Struct, frozen=True, kw_only=True):
+    """One fault's price so far: all machines, by category."""
+
+    usd: Decimal
+    by_category: dict[str, Decimal]
+    usd_per_hour_now: Decimal
+
+
+class Money(msgspec.Struct, frozen=True, kw_only=True):
+    """The ledger in money at one moment."""
+
+    as_of_unix_ns: int
+    total_usd: Decimal = Decimal("0.00")
+    sum_line: str = ""
+    empty_because: str = ""
+    unpriced_node_hours: Decimal = Decimal(0)
+    categories: tuple[CategoryMoney, ...] = ()
+    incidents: dict[str, IncidentMoney] = {}
+    incidents_usd: Decimal = Decimal("0.00")
+    usd_per_hour_now: Decimal = Decimal("0.00")
+    waste_usd_per_hour_now: Decimal = Decimal("0.00")  # loss and unusable
+    findings: tuple[str, ...] = ()
+    error: str = ""
+
+
+class MoneyDesk:
+    """Keeps the latest `Money`."""
+
+    def __init__(self, store: Store, prices: PriceSource, clock: Clock, alive: Callable[[], set[str]]) -> None:
+        self._store = store
+        self._prices = prices
+        self._clock = clock
+        self._alive = alive  # machines of the fleet now
+        self._row_id = 0
+        self._lines: list[LedgerLine] = []
+        self.latest = Money(as_of_unix_ns=clock.unix_ns(), empty_because="nothing has been worked out yet")
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="money", daemon=True)
+
+    def start(self) -> None:
+        """Work it out again and again."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No more."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5.0)
+
+    def refresh(self) -> Money:
+        """Work it out now."""
+        self._row_id, new = self._store.lines_after(self._row_id)
+        self._lines += new
+        now_unix_ns = self._clock.unix_ns()
+        known = account(self._lines, now_unix_ns, bills=self._store.bill_rows())
+        self.latest = reckon(known, self._prices, self._alive(), now_unix_ns)
+        return self.latest
+
+    def _work(self) -> None:
+        wait_s = 0.2
+        while not self._stopped.wait(wait_s):
+            began_ns = self._clock.monotonic_ns()
+            try:
+                self.refresh()
+            except GpuwatchError as error:
+                self._fail(f"{error.what}: {error.why}")
+            except Exception as error:  # a wrong sum must not stop the watch; it is said on the page
+                if not self.latest.error:
+                    LOG.exception("the money could not be worked out")
+                self._fail(f"{type(error).__name__}: {error}")
+            took_s = (self._clock.monotonic_ns() - began_ns) / 1e9
+            wait_s = max(EVERY_S - took_s, took_s / SHARE)
+
+    def _fail(self, error: str) -> None:
+        self.latest = msgspec.structs.replace(self.latest, error=error)
+
+
+def reckon(known: Account, prices: PriceSource, alive: set[str], now_unix_ns: int) -> Money:
+    """The account in money. `alive`: machines that are billed now."""
+    report = make_report(known, prices, by=("category",), made_unix_ns=now_unix_ns)
+    if report.empty_because:
+        return Money(as_of_unix_ns=now_unix_ns, empty_because=report.empty_because)
+    by_category, by_fault = _burning(known, prices, alive)
+    split = make_report(known, prices, by=("incident", "category"), made_unix_ns=now_unix_ns)
+    incidents: dict[str, dict[str, Decimal]] = {}
+    for row in split.rows:
+        if row.keys[0] != NO_FAULT:
+            incidents.setdefault(row.keys[0], {})[row.keys[1]] = row.usd
+    waste = [usd for category, usd in by_category.items() if group_of(Category(category)) in ("loss", "unusable")]
+    return Money(
+        as_of_unix_ns=known.now,
+        total_usd=report.total.usd,
+        sum_line=report.sum_line,
+        unpriced_node_hours=report.total.unpriced_node_hours,
+        categories=tuple(
+            CategoryMoney(
+                category=row.keys[0],
+                group=group_of(Category(row.keys[0])),
+                usd=row.usd,
+                node_hours=row.node_hours,
+                usd_per_hour_now=_cents(by_category.get(row.keys[0], Fraction(0))),
+            )
+            for row in report.rows
+        ),
+        incidents={
+            fault: IncidentMoney(
+                usd=sum(cells.values(), Decimal("0.00")),
+                by_category=cells,
+                usd_per_hour_now=_cents(by_fault.get(fault, Fraction(0))),
+            )
+            for fault, cells in incidents.items()
+        },
+        incidents_usd=sum((usd for cells in incidents.values() for usd in cells.values()), Decimal("0.00")),
+        usd_per_hour_now=_cents(sum(by_category.values(), Fraction(0))),
+        waste_usd_per_hour_now=_cents(sum(waste, Fraction(0))),
+        findings=report.findings,
+    )
+
+
+def _burning(known: Account, prices: PriceSource, alive: set[str]) -> tuple[dict[str, Fraction], dict[str, Fraction]]:
+    """Dollars an hour by category and by fault, of each machine's latest interval.
+
+    Not of those that reach up to now: an imported bill may end a little before.
+    """
+    last: dict[str, list[Interval]] = {}
+    for interval in known.intervals:
+        own = last.get(interval.machine)
+        if interval.machine not in alive:
+            continue
+        if own is None or interval.end_unix_ns > own[0].end_unix_ns:
+            last[interval.machine] = [interval]
+        elif interval.end_unix_ns == own[0].end_unix_ns:
+            own.append(interval)
+    rates = Rates(prices, known.bills, bill_basis(known.bills, None))
+    by_category: dict[str, Fraction] = {}
+    by_fault: dict[str, Fraction] = {}
+    for interval in (item for own in last.values() for item in own):
+        for _, _, index in rates.cut(interval, interval.end_unix_ns - 1, interval.end_unix_ns):
+            rate = rates.known[index]
+            if rate.usd_per_hour is None:
+                continue
+            usd = rate.usd_per_hour * Fraction(interval.gpu_thousandths, interval.machine_gpu_thousandths)
+            category = interval.category.value
+            by_category[category] = by_category.get(category, Fraction(0)) + usd
+            if interval.fault is not None:
+                by_fault[interval.fault] = by_fault.get(interval.fault, Fraction(0)) + usd
+    return by_category, by_fault
+
+
+def _cents(usd: Fraction) -> Decimal:
+    return as_decimal(round_half_up(usd))

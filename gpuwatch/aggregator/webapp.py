@@ -1,0 +1,147 @@
+"""The ordinary web application: page, JSON API, metrics, health. Each answer is made in a thread of a pool."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Awaitable, Callable
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+from anyio import to_thread
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from gpuwatch.aggregator.metrics import CONTENT_TYPE, Metrics
+from gpuwatch.aggregator.orders import MAX_BODY_BYTES, Order, OrderError, Orders, read_order
+from gpuwatch.aggregator.overview import Teller
+from gpuwatch.errors import GpuwatchError
+
+Json = Callable[[Request], Any]
+_ENCODE = msgspec.json.Encoder(decimal_format="string", enc_hook=str).encode
+_NO_STORE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+
+
+def application(
+    *,
+    teller: Teller,
+    explain: Callable[[str], dict[str, Any] | None],
+    orders: Orders,
+    metrics: Metrics,
+    alive: Callable[[], str],
+    ready: Callable[[], str],
+) -> Starlette:
+    """`alive` and `ready` say what is wrong; empty if nothing."""
+    page = _Page(teller)
+
+    def node(request: Request) -> Any:
+        slot = request.path_params["slot"]
+        found = explain(slot)
+        if found is None:
+            raise OrderError(
+                f"there is no slot {slot!r}", code=404, next_step="look at /api/v1/fleet for the names of all slots"
+            )
+        return found
+
+    async def scrape(_request: Request) -> Response:
+        return Response(await to_thread.run_sync(metrics.render), headers={"content-type": CONTENT_TYPE})
+
+    async def show(_request: Request) -> Response:
+        return await to_thread.run_sync(page.render)
+
+    api = "/api/v1"
+    return Starlette(
+        routes=[
+            Route("/", show),
+            Route("/metrics", scrape),
+            Route("/healthz", _health(alive)),
+            Route("/readyz", _health(ready)),
+            Route(f"{api}/overview", _get(lambda _: teller.overview())),
+            Route(f"{api}/fleet", _get(lambda _: teller.fleet())),
+            Route(f"{api}/nodes/{{slot}}", _get(node)),
+            Route(f"{api}/incidents", _get(lambda _: {"incidents": teller.incidents()})),
+            Route(f"{api}/holds", _get(lambda _: teller.holds())),
+            Route(f"{api}/plan", _get(lambda _: teller.plan())),
+            Route(f"{api}/money", _get(lambda _: teller.money())),
+            Route(f"{api}/approve/{{name}}", _post(orders, orders.approve), methods=["POST"]),
+            Route(f"{api}/hold/{{name}}", _post(orders, orders.hold), methods=["POST"]),
+            Route(f"{api}/clear/{{name}}", _post(orders, orders.clear), methods=["POST"]),
+        ]
+    )
+
+
+def _get(make: Json) -> Callable[[Request], Awaitable[Response]]:
+    def work(request: Request) -> Response:
+        try:
+            return _answer(make(request))
+        except GpuwatchError as error:
+            return _refusal(error)
+
+    async def respond(request: Request) -> Response:
+        return await to_thread.run_sync(work, request)
+
+    return respond
+
+
+def _post(orders: Orders, order: Callable[[str, Order], Any]) -> Callable[[Request], Awaitable[Response]]:
+    def work(authorization: str, name: str, body: bytes) -> Response:
+        try:
+            orders.check(authorization)
+            return _answer(order(name, read_order(body)))
+        except GpuwatchError as error:
+            return _refusal(error)
+
+    async def respond(request: Request) -> Response:
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > MAX_BODY_BYTES:
+                return _refusal(OrderError("the order is too long", code=413, next_step="use fewer words"))
+        authorization = request.headers.get("authorization", "")
+        return await to_thread.run_sync(work, authorization, request.path_params["name"], body)
+
+    return respond
+
+
+def _health(wrong: Callable[[], str]) -> Callable[[Request], Awaitable[Response]]:
+    async def respond(_request: Request) -> Response:
+        because = wrong()
+        return _answer({"ok": not because, "because": because}, status=503 if because else 200)
+
+    return respond
+
+
+def _answer(value: Any, status: int = 200) -> Response:
+    return Response(_ENCODE(value), status_code=status, media_type="application/json", headers=_NO_STORE)
+
+
+def _refusal(error: GpuwatchError) -> Response:
+    code = getattr(error, "code", 503)
+    return _answer({"ok": False, "error": error.what, "why": error.why, "next_step": error.next_step}, status=code)
+
+
+class _Page:
+    """The page, one file: its sentence is written in by us, so that it says something without any script, too."""
+
+    def __init__(self, teller: Teller) -> None:
+        self._teller = teller
+        self._html = files("gpuwatch.aggregator").joinpath("web/page.html").read_text(encoding="utf-8")
+        found = re.search(r"<script>(.*?)</script>", self._html, re.DOTALL)
+        script = found[1] if found is not None else ""
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        self._policy = (
+            f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; connect-src 'self'; "
+            "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        )
+
+    def render(self) -> Response:
+        fleet = self._teller.fleet()
+        head = fleet["headline"]
+        sentence = " ".join(part for part in (head["state"], head["doing"], head["cost"]) if part)
+        html = self._html.replace("{{cluster}}", escape(fleet["cluster"])).replace("{{sentence}}", escape(sentence))
+        return Response(html, media_type="text/html", headers={**_NO_STORE, "content-security-policy": self._policy})
