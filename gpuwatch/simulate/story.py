@@ -85,16 +85,22 @@ class Story:
             ),
         ]
 
-    def begin(self, *, gang: int) -> None:
-        """Wait until all nodes are healthy, start the run, wait for its first checkpoint."""
-        cluster = self._cluster
-        self._until("the aggregator answers", 20, lambda: self._get("healthz") is not None)
-        self._until(f"{len(cluster.slots)} agents report", 40, lambda: self._healthy() == len(cluster.slots))
-        self._say(f"{len(cluster.slots)} nodes, {8 * len(cluster.slots)} GPUs: all healthy.")
+    def begin(self, *, gang: int) -> bool:
+        """Wait until all nodes are healthy, start the run, wait for its first checkpoint. False: it did not begin."""
+        cluster, nodes = self._cluster, len(self._cluster.slots)
+        if not self._until("the aggregator answers", 20, lambda: self._get("healthz") is not None):
+            return False
+        if not self._until(f"{nodes} agents report", 40, lambda: self._healthy() == nodes):
+            return False
+        self._say(f"{nodes} nodes, {8 * nodes} GPUs: all healthy.")
         cluster.submit(slot_count=gang)
         self._say(f"a training run starts on {gang} of them; one is spare.")
-        self._until("the first checkpoint is durable", 40, lambda: (self._run().get("checkpoint_step") or 0) > 0)
+        if not self._until(
+            "the first checkpoint is durable", 40, lambda: (self._run().get("checkpoint_step") or 0) > 0
+        ):
+            return False
         self._say(f"the run steps; first checkpoint at step {self._run()['checkpoint_step']}.")
+        return True
 
     def play(self, chapter: Chapter) -> None:
         """One fault from its making to its end."""

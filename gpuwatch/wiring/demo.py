@@ -39,10 +39,10 @@ def run(*, leave: bool, node_count: int, port: int, directory: Path | None) -> i
     try:
         say(f"a cluster of {node_count} nodes starts on this machine; its page is http://127.0.0.1:{cluster.port}/")
         cluster.start()
-        story.begin(gang=node_count - 1)
-        for chapter in story.chapters():
-            story.play(chapter)
-        story.end()
+        if story.begin(gang=node_count - 1):
+            for chapter in story.chapters():
+                story.play(chapter)
+            story.end()
         good = _tell_the_price(cluster, story)
         if not leave:
             print(f"\nThe page stays at http://127.0.0.1:{cluster.port}/ until Ctrl-C.", flush=True)
