@@ -1,0 +1,276 @@
+"""A source in a thread: answers, failures, events that are carried once, and a read that blocks nobody."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpuwatch.agent.inline import MAX_EVENTS_A_REPORT, Inline
+from gpuwatch.clock import SystemClock
+from gpuwatch.collectors import Collector, Reading, Unsupported
+from gpuwatch.errors import ProbeError
+from gpuwatch.model.facts.host import HostFacts
+from gpuwatch.model.facts.kernel_log import KernelEvent, KernelLogFacts
+from gpuwatch.model.moment import Moment
+
+NS = 10**9
+
+
+class Settings(msgspec.Struct, frozen=True):
+    interval_s: float = 5.0
+    enabled: bool = True
+
+
+class Clock:
+    """Moves when told."""
+
+    def __init__(self) -> None:
+        self.ns = 100 * NS
+
+    def unix_ns(self) -> int:
+        return 1_800_000_000 * NS + self.ns
+
+    def monotonic_ns(self) -> int:
+        return self.ns
+
+    def now(self) -> Moment:
+        return Moment(self.unix_ns(), self.monotonic_ns())
+
+
+class Scripted:
+    """A reader whose answers the test gives: a reading, an exception to raise, or an event to wait for."""
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = []
+        self.closed = threading.Event()
+        self.file = -1
+
+    def fileno(self) -> int:
+        return self.file
+
+    def read(self) -> Reading:
+        answer = self.answers.pop(0)
+        if isinstance(answer, threading.Event):
+            answer.wait(30)
+            return Reading(HostFacts(load1=9.0))
+        if isinstance(answer, Exception):
+            raise answer
+        assert isinstance(answer, Reading)
+        return answer
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+class Bench:
+    def __init__(self, facts: type = HostFacts) -> None:
+        self.clock = Clock()
+        self.reader = Scripted()
+        self.answered = threading.Event()
+        leaf = Collector(facts=facts, settings=Settings, open=lambda _: self.reader, deadline_s=10.0)
+        self.source = Inline("test", leaf, Settings(), clock=self.clock, wake=self.answered.set)
+
+    def read(self, *answers: Any) -> None:
+        """Ask once for each answer and take it."""
+        for answer in answers:
+            self.reader.answers.append(answer)
+            self.answered.clear()
+            self.clock.ns += 6 * NS
+            self.source.ask(self.clock.now())
+            assert self.answered.wait(10)
+            self.source.tick(self.clock.now())
+
+    def status(self) -> tuple[str, str | None]:
+        latest = self.source.latest()
+        assert latest is not None
+        return latest.status, latest.reason
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_an_answer(bench: Bench) -> None:
+    assert bench.source.take() is None
+    bench.read(Reading(HostFacts(load1=1.5), gaps={"cpu_ratio": "why"}, urgent=False))
+    taken = bench.source.take()
+    assert taken is not None
+    envelope, events = taken
+    assert msgspec.msgpack.decode(envelope.facts, type=HostFacts).load1 == 1.5
+    assert (envelope.status, envelope.gaps, events) == ("ok", {"cpu_ratio": "why"}, False)
+    assert bench.source.urgent()  # its first answer
+    bench.read(Reading(HostFacts(), urgent=False))
+    assert not bench.source.urgent()
+    bench.read(Reading(HostFacts(), urgent=True))
+    assert bench.source.urgent()
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [
+        (ProbeError("it broke off", why="no reason"), ("failed", "it broke off: no reason")),
+        (ValueError("odd"), ("failed", "ValueError: odd")),
+        (Unsupported("no such thing here"), ("unsupported", "no such thing here")),
+    ],
+)
+def test_what_went_wrong_is_said_and_the_thread_lives_on(
+    bench: Bench, fault: Exception, status: tuple[str, str]
+) -> None:
+    bench.read(fault)
+    assert bench.status() == status
+    taken = bench.source.take()
+    assert taken is not None
+    assert bytes(taken[0].facts) == b"\xc0"
+    bench.read(Reading(HostFacts()))
+    assert bench.status() == ("ok", None)
+    assert bench.source.readings() == {status[0]: 1, "ok": 1}
+
+
+def test_a_failing_source_is_asked_less_and_less(bench: Bench) -> None:
+    bench.reader.answers = [ProbeError("no")] * 100
+    asked: list[int] = []
+    for second in range(600):
+        bench.clock.ns += NS
+        bench.source.ask(bench.clock.now())
+        if bench.source.busy():
+            asked.append(second)
+            assert bench.answered.wait(10)
+            bench.answered.clear()
+            bench.source.tick(bench.clock.now())
+    gaps = [after - before for before, after in pairwise(asked)]
+    assert gaps == sorted(gaps)
+    assert gaps[-1] > 60
+
+
+def test_a_read_that_does_not_return_is_hung_and_nobody_waits(bench: Bench) -> None:
+    stuck = threading.Event()
+    bench.reader.answers = [stuck]
+    bench.source.ask(bench.clock.now())
+    since = bench.clock.unix_ns()
+    assert bench.source.busy()
+    bench.clock.ns += 9 * NS
+    bench.source.tick(bench.clock.now())
+    assert bench.source.latest() is None
+    bench.clock.ns += 2 * NS
+    bench.source.tick(bench.clock.now())
+    latest = bench.source.latest()
+    assert latest is not None
+    assert (latest.status, latest.since_unix_ns) == ("hung", since)
+    assert "wait channel" in (latest.reason or "")
+    assert not bench.source.busy()
+    assert bench.source.wake_ns() > bench.clock.ns
+    bench.source.ask(bench.clock.now())  # not asked twice
+    stuck.set()
+    assert bench.answered.wait(10)
+    bench.source.tick(bench.clock.now())
+    assert bench.status() == ("ok", None)
+
+
+def event(number: int, count: int = 1) -> KernelEvent:
+    return KernelEvent(id=f"b/{number}", at_unix_ns=number, kind="xid", text="", xid=79, count=count)
+
+
+def log(*numbers: int, lost: int = 0, urgent: bool = False) -> Reading:
+    return Reading(KernelLogFacts(True, tuple(event(number) for number in numbers), lost, "kmsg"), urgent=urgent)
+
+
+def carried(bench: Bench) -> tuple[list[str], int, bool]:
+    taken = bench.source.take()
+    assert taken is not None
+    facts = msgspec.msgpack.decode(taken[0].facts, type=KernelLogFacts)
+    return [found.id for found in facts.events], facts.lost_count, taken[1]
+
+
+def test_events_are_carried_once_whatever_comes_between_two_reports() -> None:
+    bench = Bench(KernelLogFacts)
+    bench.read(log(1, 2, lost=3), log(3), ProbeError("the log broke off"))
+    assert carried(bench) == (["b/1", "b/2", "b/3"], 3, True)
+    taken = bench.source.take()
+    assert taken is not None
+    assert taken[0].status == "failed"
+    bench.read(log())
+    assert carried(bench) == ([], 0, False)
+    bench.read(log(lost=2))
+    assert carried(bench) == ([], 2, False)
+    assert carried(bench) == ([], 0, False)
+
+
+def test_many_events_take_several_reports() -> None:
+    bench = Bench(KernelLogFacts)
+    bench.read(log(*range(MAX_EVENTS_A_REPORT + 3)))
+    first, _, _ = carried(bench)
+    assert bench.source.has_more()
+    second, _, _ = carried(bench)
+    assert (len(first), len(second), bench.source.has_more()) == (MAX_EVENTS_A_REPORT, 3, False)
+
+
+def test_events_without_a_descriptor_are_looked_for() -> None:
+    bench = Bench(KernelLogFacts)
+    bench.read(log())
+    assert bench.source.wake_ns() == bench.clock.ns + NS // 20  # the rest after a reading
+    bench.clock.ns += NS
+    assert bench.source.wake_ns() == bench.clock.ns + 4 * NS
+    bench.reader.answers = [log(1)]
+    bench.clock.ns += 4 * NS
+    bench.answered.clear()
+    bench.source.tick(bench.clock.now())
+    assert bench.answered.wait(10)
+    bench.source.tick(bench.clock.now())
+    assert carried(bench)[0] == ["b/1"]
+
+
+def test_a_descriptor_asks_by_itself_and_once_more_for_what_was_half_told() -> None:
+    bench = Bench(KernelLogFacts)
+    bench.reader.file = 7
+    bench.read(log())
+    assert bench.source.fileno() == -1  # it rests a moment, so that a storm is read in lumps
+    bench.clock.ns += NS
+    assert bench.source.fileno() == 7
+    bench.reader.answers = [log(1), log(2)]
+    bench.answered.clear()
+    bench.source.readable(bench.clock.now())
+    assert bench.answered.wait(10)
+    bench.source.tick(bench.clock.now())
+    bench.answered.clear()
+    bench.clock.ns += 5 * NS
+    bench.source.tick(bench.clock.now())
+    assert bench.answered.wait(10)
+    bench.source.tick(bench.clock.now())
+    assert carried(bench)[0] == ["b/1", "b/2"]
+    bench.clock.ns += 60 * NS
+    bench.source.tick(bench.clock.now())
+    assert not bench.source.busy()
+
+
+def test_every_reading_is_counted_by_whoever_counts() -> None:
+    bench = Bench(KernelLogFacts)
+    told: list[KernelLogFacts] = []
+    bench.source.on_facts = told.append
+    bench.read(log(1), log(2))
+    assert [found.events[0].id for found in told] == ["b/1", "b/2"]
+
+
+def test_closing_ends_the_thread_and_closes_the_reader(bench: Bench) -> None:
+    bench.read(Reading(HostFacts()))
+    bench.source.close()
+    assert bench.reader.closed.wait(10)
+
+
+def test_with_the_real_clock_an_answer_takes_no_time() -> None:
+    answered = threading.Event()
+    wake: Callable[[], None] = answered.set
+    reader = Scripted()
+    reader.answers = [Reading(HostFacts())]
+    leaf = Collector(facts=HostFacts, settings=Settings, open=lambda _: reader)
+    source = Inline("test", leaf, Settings(), clock=SystemClock(), wake=wake)
+    begun_s = time.monotonic()
+    source.ask(Moment(time.time_ns(), time.monotonic_ns()))
+    assert answered.wait(10)
+    assert time.monotonic() - begun_s < 1.0

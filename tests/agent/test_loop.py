@@ -1,0 +1,287 @@
+"""When a report is made: first, on the interval, with a probe's frame, at once; and what the service manager hears."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import threading
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpuwatch.agent.answers import Latest
+from gpuwatch.agent.identity import Identity
+from gpuwatch.agent.loop import Loop
+from gpuwatch.agent.report import Reporter
+from gpuwatch.agent.sender import Parcel
+from gpuwatch.clock import SystemClock
+from gpuwatch.model.moment import Moment
+from gpuwatch.model.wire import NO_FACTS, Envelope, Report
+from gpuwatch.notify import ServiceManager
+
+NS = 10**9
+WHO = Identity(slot="gpu-001", machine="m-1", boot_id="b", agent_id="a")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ns = 50 * NS
+
+    def unix_ns(self) -> int:
+        return 1_800_000_000 * NS + self.ns
+
+    def monotonic_ns(self) -> int:
+        return self.ns
+
+    def now(self) -> Moment:
+        return Moment(self.unix_ns(), self.ns)
+
+
+class FakeSource:
+    """A source that the test moves."""
+
+    def __init__(self, name: str, *, answered: bool = True) -> None:
+        self.name = name
+        self.is_answered = answered
+        self.is_busy = self.is_urgent = self.is_fresh = False
+        self.more = 0
+        self.due_ns: int | None = None
+        self.asked = 0
+        self.closed = False
+
+    def tick(self, now: Moment) -> None:
+        pass
+
+    def fileno(self) -> int:
+        return -1
+
+    def readable(self, now: Moment) -> None:
+        pass
+
+    def ask(self, now: Moment) -> None:
+        self.asked += 1
+
+    def busy(self) -> bool:
+        return self.is_busy
+
+    def fresh(self) -> bool:
+        return self.is_fresh
+
+    def expected_ns(self) -> int | None:
+        return self.due_ns
+
+    def wake_ns(self) -> int:
+        return 1 << 62
+
+    def latest(self) -> Latest | None:
+        return Latest(collector=self.name, status="ok", at_unix_ns=1) if self.is_answered else None
+
+    def take(self) -> tuple[Envelope, bool] | None:
+        self.is_fresh = False
+        self.more = max(0, self.more - 1)
+        return (Envelope(self.name, 1, 0.0, "ok", facts=NO_FACTS), False) if self.is_answered else None
+
+    def has_more(self) -> bool:
+        return self.more > 0
+
+    def urgent(self) -> bool:
+        was, self.is_urgent = self.is_urgent, False
+        return was
+
+    def readings(self) -> dict[str, int]:
+        return {}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Bench:
+    def __init__(self, *sources: FakeSource, watchdog_us: str = "", address: str = "") -> None:
+        self.clock = Clock()
+        self.begun_ns = self.clock.ns
+        self.sent: list[tuple[float, Parcel]] = []
+        self.loop = Loop(
+            sources,
+            Reporter(WHO, 5.0, self.clock),
+            lambda parcel: self.sent.append((self.at_s(), parcel)),
+            interval_s=5.0,
+            clock=self.clock,
+            manager=ServiceManager(address, watchdog_us),
+            status=lambda: "fine",
+            chance=random.Random(1),
+        )
+
+    def at_s(self) -> float:
+        return (self.clock.ns - self.begun_ns) / NS
+
+    def to(self, seconds: float) -> list[float]:
+        """Turn whenever the loop would, and tell when reports were made."""
+        before = len(self.sent)
+        while True:
+            self.loop.turn(self.clock.now())
+            wait_ns = max(int(self.loop.wait_s(self.clock.now()) * NS), NS // 1000)
+            if self.at_s() + wait_ns / NS > seconds:
+                break
+            self.clock.ns += wait_ns
+        self.clock.ns = self.begun_ns + int(seconds * NS)
+        self.loop.turn(self.clock.now())
+        return [at for at, _ in self.sent[before:]]
+
+
+def test_the_first_report_goes_as_soon_as_all_have_answered() -> None:
+    source = FakeSource("host", answered=False)
+    bench = Bench(source)
+    assert bench.to(0.5) == []
+    assert source.asked == 1
+    source.is_answered = True
+    assert bench.to(0.6) == [0.5]
+
+
+def test_the_first_report_does_not_wait_for_one_that_is_slow() -> None:
+    bench = Bench(FakeSource("host"), FakeSource("nvml", answered=False))
+    assert bench.to(1.4) == []
+    assert len(bench.to(1.6)) == 1
+    report = msgspec.msgpack.decode(bench.sent[0][1].data, type=Report)
+    assert [envelope.collector for envelope in report.envelopes] == ["host"]
+
+
+def test_reports_keep_the_interval_and_a_fleet_does_not_march() -> None:
+    bench = Bench(FakeSource("host"))
+    times = bench.to(60.0)
+    assert len(times) in (12, 13, 14)
+    assert times[0] == 0
+    assert 1.5 <= times[1] - times[0] <= 5.0
+    gaps = [after - before for before, after in pairwise(times[1:])]
+    assert all(4.8 <= gap <= 5.2 for gap in gaps)
+    assert len({round(gap, 4) for gap in gaps}) > 3
+
+
+def test_a_frame_near_the_end_of_the_interval_makes_the_report() -> None:
+    probe = FakeSource("nvml")
+    bench = Bench(probe)
+    bench.to(6.0)
+    last_s = bench.sent[-1][0]
+    probe.due_ns = bench.begun_ns + int((last_s + 5.2) * NS)
+    assert bench.to(last_s + 5.15) == []  # it waits for the frame that is due a little late
+    probe.is_fresh, probe.due_ns = True, None
+    assert len(bench.to(last_s + 5.16)) == 1
+    last_s = bench.sent[-1][0]
+    probe.is_fresh = True
+    assert bench.to(last_s + 3.6) == []  # too early in the interval
+    assert len(bench.to(last_s + 3.9)) == 1
+
+
+def test_a_frame_that_does_not_come_is_waited_for_only_a_little() -> None:
+    probe = FakeSource("nvml")
+    bench = Bench(probe)
+    bench.to(6.0)
+    last_s = bench.sent[-1][0]
+    probe.due_ns = bench.begun_ns + int((last_s + 5.0) * NS)
+    times = bench.to(last_s + 5.7)
+    assert len(times) == 1
+    assert 5.4 <= times[0] - last_s <= 5.7
+
+
+def test_a_report_waits_a_moment_for_the_sources_that_it_asked() -> None:
+    source = FakeSource("host")
+    bench = Bench(source)
+    bench.to(0.1)
+    source.is_busy = True
+    times = bench.to(5.6)
+    assert times  # it did not wait for ever
+    assert source.asked >= 2
+
+
+def test_something_urgent_goes_at_once_but_a_storm_is_tamed() -> None:
+    source = FakeSource("kernel_log")
+    bench = Bench(source)
+    bench.to(1.0)
+    source.is_urgent = True
+    assert len(bench.to(1.01)) == 1
+    times: list[float] = []
+    for step in range(100):
+        source.is_urgent = True
+        times += bench.to(1.02 + step / 100)
+    assert 4 <= len(times) <= 6
+
+
+def test_events_that_do_not_fit_go_in_the_next_report_at_once() -> None:
+    source = FakeSource("kernel_log")
+    bench = Bench(source)
+    source.more = 3
+    assert len(bench.to(0.0)) == 3
+
+
+def test_sequence_numbers_and_identity() -> None:
+    bench = Bench(FakeSource("host"))
+    bench.to(20.0)
+    reports = [msgspec.msgpack.decode(parcel.data, type=Report) for _, parcel in bench.sent]
+    assert [report.sequence for report in reports] == list(range(1, len(reports) + 1))
+    assert {(report.slot, report.machine, report.boot_id, report.agent_id) for report in reports} == {
+        ("gpu-001", "m-1", "b", "a")
+    }
+    assert {report.interval_s for report in reports} == {5.0}
+
+
+def heard(sock: socket.socket) -> list[str]:
+    found: list[str] = []
+    sock.setblocking(False)
+    while True:
+        try:
+            found.append(sock.recv(4096).decode())
+        except BlockingIOError:
+            return found
+
+
+@pytest.mark.parametrize("kind", ["path", "abstract"])
+def test_the_service_manager_hears_ready_watchdog_and_stopping(tmp_path: Path, kind: str) -> None:
+    address = str(tmp_path / "notify") if kind == "path" else f"@gpuwatch-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(address if kind == "path" else "\0" + address[1:])
+        bench = Bench(FakeSource("host"), watchdog_us="30000000", address=address)
+        bench.to(60.0)
+        ServiceManager(address, "").stopping("stopped by SIGTERM")
+        said = heard(sock)
+    assert said[0] == f"READY=1\nSTATUS=fine\nMAINPID={os.getpid()}"
+    assert said[-1] == "STOPPING=1\nSTATUS=stopped by SIGTERM"
+    assert 6 <= said.count("WATCHDOG=1\nSTATUS=fine") <= 9
+
+
+def test_without_a_service_manager_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    monkeypatch.setenv("WATCHDOG_USEC", "30000000")
+    monkeypatch.setenv("WATCHDOG_PID", "1")
+    manager = ServiceManager()
+    assert manager.watchdog_s is None
+    manager.ready("x")
+    ServiceManager("/nowhere/at/all", "").ready("x")
+
+
+def test_a_watchdog_never_waits_for_a_source_that_sleeps() -> None:
+    bench = Bench(FakeSource("host"), watchdog_us="3000000")
+    bench.to(1.0)
+    assert bench.loop.wait_s(bench.clock.now()) <= 1.0
+
+
+def test_a_signal_ends_the_loop_with_its_reason() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    loop = Loop(
+        [FakeSource("host")],
+        Reporter(WHO, 5.0, SystemClock()),
+        lambda parcel: None,
+        interval_s=60.0,
+        clock=SystemClock(),
+        manager=ServiceManager("", ""),
+        status=lambda: "",
+    )
+    try:
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
+        timer.start()
+        assert loop.run().reason == "stopped by SIGTERM"
+    finally:
+        signal.signal(signal.SIGTERM, before[0])
+        signal.signal(signal.SIGINT, before[1])

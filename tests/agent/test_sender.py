@@ -1,0 +1,304 @@
+"""The sender against a real HTTP server that accepts, refuses, hangs up, stays silent and comes back."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.agent.backoff import BackOff
+from gpuwatch.agent.sender import Parcel, Sender
+from gpuwatch.agent.spool import Spool
+from gpuwatch.agent.wire_client import Line
+from gpuwatch.clock import SystemClock
+
+Answer = Callable[[http.server.BaseHTTPRequestHandler, bytes], None]
+
+
+def say(handler: http.server.BaseHTTPRequestHandler, code: int, **more: object) -> None:
+    body = json.dumps({"ok": code == 200} | more).encode()
+    handler.send_response(code)
+    handler.send_header("Content-Length", str(len(body)))
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+class Server:
+    """An aggregator that does what the test says."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.got: list[bytes] = []
+        self.headers: list[dict[str, str]] = []
+        self.connections = 0
+        self.answer: Answer = lambda handler, body: say(handler, 200)
+        server = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def setup(self) -> None:
+                server.connections += 1
+                super().setup()
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                server.got.append(body)
+                server.headers.append({**dict(self.headers), "path": self.path})
+                server.answer(self, body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._http = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self._http.daemon_threads = True
+        self.port = self._http.server_address[1]
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.close()
+
+
+def make(tmp_path: Path, *urls: str, timeout_s: float = 5.0, first_s: float = 0.02) -> Sender:
+    (tmp_path / "token").write_text("secret-token\n")
+    lines = [Line(url, token_file=str(tmp_path / "token"), ca_file="", timeout_s=timeout_s) for url in urls]
+    spool = Spool(tmp_path / "spool", max_bytes=1 << 20, max_reports=100)
+    return Sender(lines, spool, BackOff(first_s, 0.2), SystemClock())
+
+
+def until(true: Callable[[], bool], seconds: float = 10.0) -> None:
+    end_s = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end_s, "it did not happen"
+        time.sleep(0.005)
+
+
+def nobody() -> str:
+    """An address where nobody listens."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{sock.getsockname()[1]}"
+
+
+def test_reports_go_out_in_order_over_one_connection(tmp_path: Path, server: Server) -> None:
+    sender = make(tmp_path, server.url + "/behind/a/proxy/")
+    sender.start()
+    for number in range(20):
+        sender.put(Parcel(b"%d" % number))
+    until(lambda: sender.accepted_count == 20)
+    assert server.got == [b"%d" % number for number in range(20)]
+    assert server.connections == 1
+    assert server.headers[0]["Authorization"] == "Bearer secret-token"
+    assert server.headers[0]["Content-Type"] == "application/msgpack"
+    assert server.headers[0]["path"] == "/behind/a/proxy/v1/reports"
+    assert sender.waiting_count() == 0
+    assert sender.last_accepted_unix_ns is not None
+
+
+@pytest.mark.parametrize("code", [400, 403, 409, 413])
+def test_what_is_refused_for_ever_is_set_aside_and_the_rest_goes_on(tmp_path: Path, server: Server, code: int) -> None:
+    server.answer = lambda handler, body: say(handler, code if body == b"bad" else 200, error="no")
+    sender = make(tmp_path, server.url)
+    sender.start()
+    for data in (b"bad", b"good"):
+        sender.put(Parcel(data))
+    until(lambda: sender.accepted_count == 1)
+    assert server.got == [b"bad", b"good"]
+    assert sender.refused == {code: 1}
+    assert [path.read_bytes() for path in (tmp_path / "spool" / "refused").glob("*.report")] == [b"bad"]
+
+
+@pytest.mark.parametrize("code", [401, 404, 429, 500, 503])
+def test_what_may_succeed_later_is_repeated_with_the_same_bytes(tmp_path: Path, server: Server, code: int) -> None:
+    answers = [code, code, 200]
+    server.answer = lambda handler, body: say(handler, answers.pop(0) if answers else 200)
+    sender = make(tmp_path, server.url)
+    sender.start()
+    sender.put(Parcel(b"one"))
+    until(lambda: sender.accepted_count == 1)
+    assert server.got == [b"one"] * 3
+    assert sender.failures == {str(code): 2}
+    assert sender.refused == {}
+    assert sender.last_trouble == ""
+
+
+def test_a_token_that_was_changed_is_read_again(tmp_path: Path, server: Server) -> None:
+    def strict(handler: http.server.BaseHTTPRequestHandler, body: bytes) -> None:
+        say(handler, 200 if handler.headers["Authorization"] == "Bearer new" else 401)
+
+    server.answer = strict
+    sender = make(tmp_path, server.url)
+    sender.start()
+    sender.put(Parcel(b"one"))
+    until(lambda: sender.failures["401"] > 0)
+    (tmp_path / "token").write_text("new")
+    until(lambda: sender.accepted_count == 1)
+
+
+def test_retry_after_is_obeyed(tmp_path: Path, server: Server) -> None:
+    times: list[float] = []
+
+    def busy(handler: http.server.BaseHTTPRequestHandler, body: bytes) -> None:
+        times.append(time.monotonic())
+        if len(times) > 1:
+            say(handler, 200)
+            return
+        handler.send_response(429)
+        handler.send_header("Retry-After", "1")
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+
+    server.answer = busy
+    sender = make(tmp_path, server.url)
+    sender.start()
+    sender.put(Parcel(b"one"))
+    until(lambda: sender.accepted_count == 1)
+    assert times[1] - times[0] >= 0.99
+
+
+def test_a_kept_connection_that_was_closed_costs_nothing(tmp_path: Path, server: Server) -> None:
+    def hang_up(handler: http.server.BaseHTTPRequestHandler, body: bytes) -> None:
+        say(handler, 200)
+        handler.close_connection = True
+
+    server.answer = hang_up
+    sender = make(tmp_path, server.url)
+    sender.start()
+    for number in range(5):
+        sender.put(Parcel(b"%d" % number))
+        until(lambda count=number + 1: sender.accepted_count == count)  # type: ignore[misc]
+    assert sender.failures == {}
+    assert server.got == [b"%d" % number for number in range(5)]
+
+
+def test_while_nobody_is_there_reports_wait_on_disk_and_come_in_order(tmp_path: Path) -> None:
+    url = nobody()
+    sender = make(tmp_path, url)
+    sender.start()
+    for number in range(10):
+        sender.put(Parcel(b"%d" % number))
+    until(lambda: len(list((tmp_path / "spool").glob("*.report"))) == 10)
+    assert sender.failures["unreachable"] > 0
+    assert sender.spool_bytes() == 10
+    server = Server(int(url.rpartition(":")[2]))
+    try:
+        sender.put(Parcel(b"10"))
+        until(lambda: sender.accepted_count == 11)
+        assert server.got == [b"%d" % number for number in range(11)]
+        assert list((tmp_path / "spool").glob("*.report")) == []
+    finally:
+        server.close()
+
+
+def test_the_next_agent_sends_what_a_killed_one_left(tmp_path: Path, server: Server) -> None:
+    spool = Spool(tmp_path / "spool", max_bytes=1 << 20, max_reports=100)
+    spool.put(b"left", events=True)
+    sender = make(tmp_path, server.url)
+    sender.start()
+    until(lambda: sender.accepted_count == 1)
+    assert server.got == [b"left"]
+
+
+def test_the_second_address_is_asked_at_once(tmp_path: Path, server: Server) -> None:
+    sender = make(tmp_path, nobody(), server.url, first_s=60.0)
+    sender.start()
+    sender.put(Parcel(b"one"))
+    sender.put(Parcel(b"two"))
+    until(lambda: sender.accepted_count == 2)
+    assert server.got == [b"one", b"two"]
+    assert sender.failures == {"unreachable": 1}
+
+
+def test_an_event_does_not_wait_for_the_end_of_a_pause(tmp_path: Path) -> None:
+    url = nobody()
+    sender = make(tmp_path, url, first_s=60.0)
+    sender.start()
+    sender.put(Parcel(b"gauge"))
+    until(lambda: sender.failures["unreachable"] == 1)
+    server = Server(int(url.rpartition(":")[2]))
+    try:
+        sender.put(Parcel(b"event", events=True))
+        until(lambda: sender.accepted_count == 2)
+        assert server.got == [b"gauge", b"event"]
+    finally:
+        server.close()
+
+
+def test_a_repeated_report_is_known_as_such(tmp_path: Path, server: Server) -> None:
+    server.answer = lambda handler, body: say(handler, 200, repeated=True)
+    sender = make(tmp_path, server.url)
+    sender.start()
+    sender.put(Parcel(b"one"))
+    until(lambda: sender.accepted_count == 1)
+    assert sender.repeated_count == 1
+
+
+def test_an_answer_that_is_no_json_counts_by_its_status(tmp_path: Path, server: Server) -> None:
+    answers = [502, 200]
+
+    def proxy(handler: http.server.BaseHTTPRequestHandler, body: bytes) -> None:
+        page = b"<html>Bad gateway</html>"
+        handler.send_response(answers.pop(0))
+        handler.send_header("Content-Length", str(len(page)))
+        handler.end_headers()
+        handler.wfile.write(page)
+
+    server.answer = proxy
+    sender = make(tmp_path, server.url)
+    sender.start()
+    sender.put(Parcel(b"one"))
+    until(lambda: sender.accepted_count == 1)
+    assert sender.failures == {"502": 1}
+
+
+def test_a_finish_delivers_the_goodbye(tmp_path: Path, server: Server) -> None:
+    sender = make(tmp_path, server.url)
+    sender.start()
+    sender.put(Parcel(b"last gauge"))
+    assert sender.finish(Parcel(b"goodbye", events=True), 5.0)
+    assert server.got == [b"last gauge", b"goodbye"]
+
+
+@pytest.mark.parametrize("how", ["nobody", "silent"])
+def test_a_finish_is_short_and_leaves_the_goodbye_in_the_spool(tmp_path: Path, server: Server, how: str) -> None:
+    forever = threading.Event()
+    server.answer = lambda handler, body: (forever.wait(30), None)[1]
+    sender = make(tmp_path, nobody() if how == "nobody" else server.url, timeout_s=30.0, first_s=30.0)
+    sender.start()
+    sender.put(Parcel(b"gauge"))
+    until(lambda: bool(server.got) or sender.failures["unreachable"] == 1)
+    begun_s = time.monotonic()
+    assert not sender.finish(Parcel(b"goodbye", events=True), 0.3)
+    assert time.monotonic() - begun_s < 1.0
+    forever.set()
+    left = Spool(tmp_path / "spool", max_bytes=1 << 20, max_reports=100)
+    assert [left.first()[1] for _ in range(1)] == [b"gauge"]  # type: ignore[index]
+    assert len(left) == 2
+
+
+def test_memory_is_bounded_when_the_disk_takes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "spool").write_text("not a folder")
+    sender = make(tmp_path, nobody(), first_s=0.001)
+    for number in range(200):
+        sender.put(Parcel(b"%d" % number))
+    sender.start()
+    until(lambda: sender.waiting_count() <= 64)
+    assert sender.lost() == {"disk": 136}
