@@ -226,7 +226,7 @@ class Executor:
             if saga.step == s.RESUME and new:  # the new machine is in place; only its slot is still drained
                 result = Done({}, ((new, Lifecycle.DRAINED),), because)
         self.waiting.pop(action_id, None)
-        at_ns = snap_ns(hands.now.unix_ns)
+        at_ns = snap_ns(self._clock.unix_ns())  # after the call: what it did is done by then
         if isinstance(result, Done):
             after = s.passed(msgspec.structs.replace(saga, **dict(result.changes)), at_ns)
             lines: list[LedgerLine] = [s.step_line(after, saga.step, "done", at_ns, result.because)]

@@ -44,7 +44,7 @@ KEPT_CLOSED = 500
 
 _BEGIN = {
     "drain": "draining {slot}: no new work goes there",
-    "end_job": "looking after its job",
+    "end_job": "looking at the job on it",
     "empty": "waiting until the scheduler says that {slot} is empty",
     "create": "asking the cloud for one new machine",
     "join": "waiting for {machine} to report",
@@ -58,7 +58,7 @@ _BEGIN = {
 }
 _DONE = {
     "drain": "{slot} takes no new work",
-    "end_job": "its job is looked after",
+    "end_job": "nothing on it holds it back",
     "empty": "{slot} is empty",
     "create": "the cloud started it",
     "join": "{machine} has joined",
@@ -154,6 +154,8 @@ class IncidentBook:
             elif isinstance(line, FaultClosed):
                 self._closed(incident, line)
             text = told(line)
+            if isinstance(line, HealthChanged) and line.because == incident.because:
+                text = f"{line.slot} is judged {line.health.replace('_', ' ')}"
             entries = self._entries[incident.fault]
             if text and len(entries) < MAX_ENTRIES:
                 entries.append(Entry(at_unix_ns=line.at_unix_ns, text=text))

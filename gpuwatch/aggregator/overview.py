@@ -172,12 +172,16 @@ class Teller:
         held = {hold.slot for hold in scene.plan.holds if hold.reason != "in_progress"}
         asked = sum(1 for action in scene.plan.actions if action.kind == "ask_approval")
         money = self._money()
-        state = f"{_count(len(sick), 'node')} of {len(nodes)} {'is' if len(sick) == 1 else 'are'} sick."
+        state = f"{len(sick)} of {_count(len(nodes), 'node')} {'is' if len(sick) == 1 else 'are'} sick."
         if not nodes:
             state = "No node is known yet."
         elif not sick:
             well = sum(1 for node in nodes if node["health"] == "healthy")
-            state = f"All {len(nodes)} nodes are well." if well == len(nodes) else f"No node of {len(nodes)} is sick."
+            state = (
+                f"All {len(nodes)} nodes are well."
+                if well == len(nodes)
+                else f"None of {_count(len(nodes), 'node')} is sick."
+            )
         stalled = [verdict for verdict in scene.run_verdicts if not verdict.explained_by]
         if stalled:
             state += f" {_count(len(stalled), 'run')} {'stands' if len(stalled) == 1 else 'stand'} still."
@@ -321,6 +325,7 @@ class Teller:
             "closed_unix_ns": incident.closed_unix_ns,
             "now": now,
             "action": None if saga is None else self._saga(saga),
+            "price_usd": None if price is None else price.usd,
             "price": price,
             "timeline": incident.timeline,
         }

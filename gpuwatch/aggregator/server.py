@@ -47,6 +47,7 @@ class Server:
         self.url = f"{scheme}://{shown}:{port}/"
         config = uvicorn.Config(
             self._app,
+            interface="asgi3",
             http="httptools",
             loop="uvloop",
             ws="none",

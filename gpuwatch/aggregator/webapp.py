@@ -131,17 +131,27 @@ class _Page:
     def __init__(self, teller: Teller) -> None:
         self._teller = teller
         self._html = files("gpuwatch.aggregator").joinpath("web/page.html").read_text(encoding="utf-8")
-        found = re.search(r"<script>(.*?)</script>", self._html, re.DOTALL)
-        script = found[1] if found is not None else ""
-        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         self._policy = (
-            f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; connect-src 'self'; "
-            "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+            f"default-src 'none'; script-src {self._digest('script')}; style-src {self._digest('style')}; "
+            "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         )
 
     def render(self) -> Response:
         fleet = self._teller.fleet()
         head = fleet["headline"]
         sentence = " ".join(part for part in (head["state"], head["doing"], head["cost"]) if part)
-        html = self._html.replace("{{cluster}}", escape(fleet["cluster"])).replace("{{sentence}}", escape(sentence))
+        words = {
+            "cluster": fleet["cluster"],
+            "sentence": sentence,
+            "state": head["state"],
+            "doing": head["doing"] or "Nothing needs doing.",
+            "cost": head["cost"],
+        }
+        html = re.sub(r"{{(\w+)}}", lambda found: escape(words[found[1]]), self._html)
         return Response(html, media_type="text/html", headers={**_NO_STORE, "content-security-policy": self._policy})
+
+    def _digest(self, tag: str) -> str:
+        """Only what we wrote ourselves may run or style: nothing that an agent's text could smuggle in."""
+        found = re.search(f"<{tag}>(.*?)</{tag}>", self._html, re.DOTALL)
+        text = found[1] if found is not None else ""
+        return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
