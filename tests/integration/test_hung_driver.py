@@ -1,4 +1,4 @@
-"""A driver that does not answer: the agent goes on, says so with what the call waits for, and never piles up children."""
+"""A driver that does not answer: the agent goes on, says what the call waits for, and never piles up children."""
 
 from __future__ import annotations
 

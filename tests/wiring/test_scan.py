@@ -1,0 +1,164 @@
+"""`gpuwatch scan`: what it says and with which exit code, on a node that is well, sick, blind, or has no GPU at all."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwatch.agent import processes
+from gpuwatch.agent.book import Book, ChildRecord
+from gpuwatch.wiring import scan
+
+XID = "Nov 30 15:00:00 gpu-001 kernel: [ 1234.500000] NVRM: Xid (PCI:0000:29:00): {}, pid=1234, name=python\n"
+
+
+class Machine:
+    """A node's files for a scan."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "kernel.log").touch()
+        self.gpus(gpu_count=8)
+        self.nvml: dict[str, Any] = {
+            "preload": "gpuwatch.simulate.nvml:install",
+            "preload_argument": str(folder / "gpus.json"),
+            "container": "no",
+            "deadline_s": 0.3,
+        }
+        self.kernel_log: dict[str, Any] = {"source": "file", "path": str(folder / "kernel.log")}
+
+    def gpus(self, **state: Any) -> None:
+        (self.folder / "gpus.json").write_text(json.dumps(state))
+
+    def config(self) -> Path:
+        path = self.folder / "agent.toml"
+        lines = [f'slot = "gpu-001"\nmachine = "m-1"\nstate_dir = "{self.folder}"']
+        tables = {"nvml": self.nvml, "kernel_log": self.kernel_log, "training": {"directories": [str(self.folder)]}}
+        for name, table in tables.items():
+            lines += [f"[collectors.{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    monkeypatch.setenv("GPUWATCH_BOOT_ID", "boot-of-the-test")
+    return Machine(tmp_path)
+
+
+def scanned(
+    machine: Machine, capsys: pytest.CaptureFixture[str], *, expected_gpus: int | None = 8
+) -> tuple[int, dict[str, Any]]:
+    code = scan.run(as_json=True, config=machine.config(), expected_gpus=expected_gpus)
+    found = json.loads(capsys.readouterr().out)
+    assert found["exit_code"] == code
+    return code, found
+
+
+def test_a_healthy_node(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = scanned(machine, capsys)
+    assert (code, found["level"], found["findings"]) == (0, "ok", [])
+    assert found["statement"] == "8 of 8 GPUs answer, driver 580.95.05"
+    assert len(found["sources"]["nvml"]["facts"]["gpus"]) == 8
+    assert scan.run(config=machine.config()) == 0
+    text = capsys.readouterr().out
+    assert "GPU 0 0000:11:00 NVIDIA H100 80GB HBM3 (simulated): 97 %, 69.3 of 79.6 GiB, 612 W, 61 °C" in text
+    assert text.endswith("OK: nothing wrong was found\n")
+
+
+def test_a_lost_gpu_is_critical(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.gpus(gpu_count=8, lost=[3])
+    code, found = scanned(machine, capsys)
+    assert (code, found["level"]) == (2, "critical")
+    assert found["findings"][0]["level"] == "critical"
+    assert "3" in found["findings"][0]["because"]
+
+
+def test_a_missing_gpu_is_critical_where_the_number_is_known(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.gpus(gpu_count=7)
+    assert scanned(machine, capsys)[0] == 2
+    assert scanned(machine, capsys, expected_gpus=None)[0] == 0
+
+
+@pytest.mark.parametrize(("xid", "code"), [(79, 2), (31, 0), (48, 2)])
+def test_the_kernel_log_of_this_boot(machine: Machine, capsys: pytest.CaptureFixture[str], xid: int, code: int) -> None:
+    first = scanned(machine, capsys)
+    assert first[0] == 0
+    with (machine.folder / "kernel.log").open("a") as log:
+        log.write("Nov 30 15:00:00 gpu-001 kernel: [ 1000.0] Linux version 6.1\n" + XID.format(xid))
+    machine.kernel_log["path"] = str(machine.folder / "kernel.log")
+    got, found = scanned(machine, capsys)
+    assert [event["xid"] for event in found["events"]] == [xid]
+    events_of_now = [event for event in found["events"] if event["boot_id"] == "boot-of-the-test"]
+    assert got == (code if events_of_now else 0)
+
+
+def test_a_driver_that_does_not_start_is_critical(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.gpus(init_error=9)
+    code, found = scanned(machine, capsys)
+    assert code == 2
+    assert found["statement"] == "the NVIDIA driver refuses to start: nvmlInit: DRIVER_NOT_LOADED (9)"
+
+
+def test_a_hung_driver_is_critical_within_the_deadline(
+    machine: Machine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuwatch.scan.START_S", 1.0)
+    machine.gpus(gpu_count=8, hang=True)
+    code, found = scanned(machine, capsys)
+    assert code == 2
+    assert [remark["rule"] for remark in found["findings"]] == ["probe_hung"]
+    assert re.search(r"in nvml\w+ of GPU 0; child state S, wait channel", found["findings"][0]["because"])
+
+
+def test_a_probe_that_is_stuck_already_gets_no_second_one(
+    machine: Machine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+
+    ticks = processes.start_ticks(os.getpid())
+    assert ticks is not None
+    record = ChildRecord(pid=os.getpid(), start_ticks=ticks, boot_id="boot-of-the-test", since_unix_ns=5,
+                         reason="child state D, wait channel nvidia_ioctl", killed=True)  # fmt: skip
+    Book(machine.folder, "nvml").write(record)
+    monkeypatch.setattr("gpuwatch.agent.child.System.start", lambda *_: pytest.fail("a second child"))
+    code, found = scanned(machine, capsys)
+    assert code == 2
+    assert "nvidia_ioctl" in found["findings"][0]["because"]
+
+
+def test_no_gpu_is_said_plainly_and_the_rest_goes_on(
+    machine: Machine, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "no-pci").mkdir()
+    machine.nvml = {"pci_devices": str(tmp_path / "no-pci"), "driver_file": str(tmp_path / "absent")}
+    code, found = scanned(machine, capsys, expected_gpus=None)
+    if found["sources"]["nvml"]["status"] == "ok":
+        pytest.skip("this machine has NVIDIA's library")
+    assert found["statement"] == "no NVIDIA GPU or driver on this node"
+    assert (code, found["findings"]) == (0, [])
+    assert found["sources"]["host"]["facts"]["memory_total_bytes"] > 0
+
+
+def test_a_source_that_fails_is_unknown(
+    machine: Machine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.nvml["preload"] = "gpuwatch.simulate.nvml:no_such_function"
+    code, found = scanned(machine, capsys)
+    assert (code, found["level"]) == (3, "unknown")
+    assert found["findings"][-1]["because"].startswith("failed: AttributeError")
+
+
+def test_a_kernel_log_that_cannot_be_read_is_unknown(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.kernel_log["path"] = str(machine.folder / "absent.log")
+    machine.gpus(gpu_count=8, gpus={"0": {"recovery_action": 250}})
+    code, found = scanned(machine, capsys)
+    assert code != 0
+    unknown = [remark["because"] for remark in found["findings"] if remark["level"] == "unknown"]
+    assert any(because.startswith("the kernel log cannot be read") for because in unknown)
