@@ -80,6 +80,7 @@ class _Reader:
         try:
             lines = source.read()
         except OSError as error:
+            self._written = {"source": source.name, "boot_id": self._boot_id, "position": source.position()}
             self._let_go()
             raise ProbeError(f"the kernel log ({source.name}) broke off", why=str(error)) from error
         events = self._events(lines)

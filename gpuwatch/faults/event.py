@@ -36,4 +36,4 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
         if self.sxid is not None:  # switches at both ends of a link report the same error
             return (self.sxid,)
         marks = tuple(map(self.details.get, _MARKS)) if self.details else ()
-        return (self.kind, self.xid, self.pci, self.gpu_instance, self.compute_instance, marks)
+        return (self.kind, self.xid, self.pci, self.gpu_instance, self.compute_instance, self.caused_by, marks)

@@ -45,7 +45,7 @@ _LEVELS = {
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00\x07\ufeff]")
 _TERMINAL_GAP = re.compile(r"(?<=\S) {32,}(?=\S)")  # a serial console pads a wrapped line to the terminal's width
-_KMSG = re.compile(r"\s*(\d{1,4}),(\d{1,20}),(\d{1,20}),([^;]{0,200});")
+_KMSG = re.compile(r"\s*(\d{1,4}),(\d{1,20}),(\d{1,20})(?:,[^;]{0,200})?;")
 _PRIORITY = re.compile(r"\s*<(\d{1,3})>")
 _COLUMNS = re.compile(r"\s*([a-z]+\d?)\s*:\s*([a-z]+)\s*:\s+")  # dmesg -x
 _TALOS = re.compile(r"\s*\S+:\s+([a-z]+\d?):\s+([a-z]+):\s+(?=\[\d{4}-)")
@@ -60,6 +60,7 @@ _STAMP = re.compile(
     )\s*)\]:?""",
     re.VERBOSE,
 )
+_VMKERNEL = re.compile(r"\s*(?:\d{4}-\d\d-\d\dT\S+\s+)?(?:\w+\(\d+\)\s+)?(?:vmkernel:\s+)?cpu\d+:\d+\)\s*")  # ESXi
 _GREPPED = re.compile(r"(?:[\w.+@-]*/)*(?:syslog|messages|kern|kern\.log|dmesg)(?:[.-]\d[\w.-]*)?:(?:\d+:)?")
 _KERNEL_TAG = re.compile(r"kernel(?:\[0*\])?: ?")
 _NO_HEAD = re.compile(r"[\"'`{}|=;()\[\]<>]")  # never in a date or a host, often in another program's words
@@ -177,6 +178,10 @@ def _strip(text: str, number: int) -> Record | None:
             iso = _ISO.match(text, at)
             if iso is not None:
                 wall, at = iso[1], iso.end()
+            continue
+        found = _VMKERNEL.match(text, at)
+        if found is not None:
+            sure, at = True, found.end()
             continue
         found = _RFC5424.match(text, at)
         if found is not None:

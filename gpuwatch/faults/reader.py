@@ -37,7 +37,8 @@ def matters(raw: bytes) -> bool:
         b"NVRM" in raw
         or b"SXid" in raw
         or b"pciehp" in raw
-        or b"peer" in raw
+        or b"peermem" in raw
+        or b"peer_mem" in raw
         or b" repeated " in raw
         or b"Linux version " in raw
         or raw.startswith(b"-- ")

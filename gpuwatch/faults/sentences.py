@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpuwatch.faults.catalogue import UNKNOWN_XID, xids
 from gpuwatch.faults.event import Event
 from gpuwatch.faults.incidents import Decision, Told
 
@@ -40,12 +41,20 @@ def headline(event: Event) -> str:
     return f"{event.title} ({event.kind})"
 
 
+def how_bad(event: Event) -> str:
+    """The severity in words, of the thing that the event is about."""
+    words = SEVERITY[event.severity]
+    return words.replace("this GPU", "the GPUs of this switch") if event.sxid is not None else words
+
+
 def where(event: Event, ports: tuple[str, ...] = (), uuid: str = "", serial: str = "") -> str:
     """Which GPU, MIG instance, switch or port."""
     if event.sxid is not None:
         return "switch " + ", ".join(ports or (event.pci or "unknown",))
     if event.kind == "pcie_link_down":
         return f"port {event.pci}"
+    if event.kind.startswith("driver_"):
+        return "the node's driver, no single GPU"
     if event.pci is None:
         return "the log names no GPU"
     words = [f"GPU {event.pci}"]
@@ -113,6 +122,13 @@ def decision(verdict: Decision) -> str:
     if verdict.root is None:
         return "no drain: what was reported is over, the driver says that the GPU is healthy again"
     cause = f"{headline(verdict.root)}, {where(verdict.root)}"
+    named = verdict.root.caused_by if verdict.root.xid == 45 else None
+    if named is not None and verdict.drain == "no":
+        row = xids().get(named, UNKNOWN_XID)
+        return (
+            f"no drain by these lines alone, but they follow Xid {named} ({row.name}: {row.action}, "
+            f"drain {row.drain}), whose own line is not here: find it. Because: {cause}"
+        )
     what = ACTION[verdict.action]
     if verdict.drain == "yes":
         peer = "; suspect the other end of the link" if verdict.suspect_peer else ""

@@ -1,7 +1,8 @@
 """A log file that syslog writes: followed over rotation and truncation, from its beginning.
 
 Only lines that the kernel wrote count (`faults.prefix`). What stood in the file before it was opened may be older than
-this boot: such a line keeps its place in history and causes nothing.
+this boot: such a line keeps its place in history and causes nothing. In a file a user who may write to syslog can pass
+for the kernel (`logger -t kernel`); the ring and the journal know better.
 """
 
 from __future__ import annotations

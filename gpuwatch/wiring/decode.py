@@ -6,6 +6,8 @@ import bz2
 import gzip
 import json
 import lzma
+import os
+import stat
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -19,6 +21,7 @@ from gpuwatch.faults.reader import LogReader
 from gpuwatch.faults.story import Story
 
 WIDTH = 100
+KMSG = os.makedev(1, 11)  # the kernel's own ring: a reader of it waits for ever
 MAX_LINE_BYTES = 1 << 16  # a longer line is no log line; what follows is taken as its own line
 
 _COMPRESSED = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\x00", lzma.open))
@@ -148,7 +151,8 @@ def _print_text(
         _aside(page, reader)
         return
     noun = "event" if len(told) == 1 else "events"
-    _say(page, f"{name}: {len(told)} GPU {noun} in {lines}, {verdict.incidents} incident(s).")
+    incidents = "1 incident" if verdict.incidents == 1 else f"{verdict.incidents} incidents"
+    _say(page, f"{name}: {len(told)} GPU {noun} in {lines}, {incidents}.")
     for one in told:
         event = one.event
         page.write("\n")
@@ -163,7 +167,7 @@ def _print_text(
             ("where", sentences.where(event, tuple(sorted(one.ports)), uuid, serial)),
             ("process", sentences.process(event, len(one.pids))),
             ("seen", when),
-            ("how bad", sentences.SEVERITY[event.severity]),
+            ("how bad", sentences.how_bad(event)),
             ("means", f"{event.meaning}."),
             *(("note", note) for note in sentences.notes(one, told)),
             ("do", f"{sentences.ACTION[event.action]} ({event.action})"),
@@ -182,10 +186,11 @@ def _aside(page: TextIO, reader: LogReader) -> None:
     if reader.quoted_count:
         number, text = reader.quoted[0]
         noun = "line quotes" if reader.quoted_count == 1 else "lines quote"
+        were = "was" if reader.quoted_count == 1 else "were"
         _say(
             page,
-            f"{reader.quoted_count:,} {noun} the driver but were not written by the kernel, so they count for nothing, "
-            f"for example line {number}: {text[:160]}",
+            f"{reader.quoted_count:,} {noun} the driver but {were} not written by the kernel, so nothing was taken "
+            f"from it: line {number}: {text[:160]}",
         )
     if reader.interpreter.unattributed:
         _say(
@@ -208,9 +213,15 @@ def _plain(page: TextIO, text: str) -> str:
 
 
 def _check(path: str) -> None:
+    """A file that cannot be read, and why. A pipe (`<(journalctl -k)`) can be opened only once, so it is not tried."""
+    head = b""
     try:
-        with Path(path).open("rb") as file:
-            head = file.read(8)
+        status = Path(path).stat()
+        if stat.S_ISCHR(status.st_mode) and status.st_rdev == KMSG:
+            raise GpuwatchError(f"{path} never ends", next_step="dmesg | gpuwatch decode -")
+        if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
+            with Path(path).open("rb") as file:
+                head = file.read(8)
     except FileNotFoundError:
         raise GpuwatchError(
             f"{path} does not exist", next_step="name a kernel log, or pipe one in: dmesg | gpuwatch decode -"
@@ -232,12 +243,11 @@ def _lines(path: str, stdin: BinaryIO | None) -> Iterator[bytes]:
         yield from _split(source)
         return
     with Path(path).open("rb") as plain:
-        head = plain.read(8)
+        head = plain.peek(8)
         if head[:2] in _UTF16:
-            text = plain.seek(2) and plain.read().decode(_UTF16[head[:2]], "replace")
-            yield from (line.encode() for line in str(text).splitlines())
+            text = plain.read()[2:].decode(_UTF16[head[:2]], "replace")
+            yield from (line.encode() for line in text.splitlines())
             return
-        plain.seek(0)
         for magic, opener in _COMPRESSED:
             if head.startswith(magic):
                 with cast(IO[bytes], opener(plain, "rb")) as inner:

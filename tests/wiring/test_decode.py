@@ -61,6 +61,7 @@ def test_the_human_form_says_what_where_how_bad_and_what_to_do() -> None:
         (APP, "no drain; restart the job (restart_app); drain only if it repeats"),
         ("NVRM: Xid (PCI:0000:05:00): 43, pid=7, x", "no drain; check the program"),
         ("NVRM: Xid (PCI:0000:05:00): 45, pid=7, x", "no drain; nothing (none)"),
+        ("NVRM: Xid (PCI:0000:05:00): 45, pid=7, x caused by previous Xid 79", "follow Xid 79 (GPU fell off the bus"),
         ("NVRM: Xid (PCI:0000:05:00): 154, GPU recovery action changed from 0x1 (x) to 0x0 (None)", "healthy again"),
         (
             "NVRM: Xid (PCI:0000:05:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 01 (0x021425c6 0x0)",
@@ -155,6 +156,17 @@ def test_a_log_saved_on_another_system(tmp_path: Path, encoding: str) -> None:
     page = io.StringIO()
     assert decode.run([str(log)], as_json=True, out=page) == 0
     assert [json.loads(line)["xid"] for line in page.getvalue().splitlines()] == [79, 31]
+
+
+def test_a_pipe_in_place_of_a_file() -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m gpuwatch decode --json <(cat)"],
+        input=XID.encode(),
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    assert json.loads(done.stdout)["xid"] == 79
 
 
 def test_several_files_are_told_apart(tmp_path: Path) -> None:
