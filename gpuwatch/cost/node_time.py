@@ -272,7 +272,7 @@ class _Sweep:
         if self.lifecycle in ("repairing", "validating", "quarantined") or (
             self.lifecycle in OUT_OF_SERVICE and self.repairing
         ):
-            return Label(Category.QUARANTINE, run, None, fault or self._known_fault(end), self.lifecycle or "")
+            return Label(Category.QUARANTINE, run, None, fault or self._known_fault(end))
         if self.lifecycle in OUT_OF_SERVICE:
             cause = "billed_after_release" if self.lifecycle == "retired" else ""
             return Label(Category.DRAINING, run, None, fault or self._known_fault(end), cause)

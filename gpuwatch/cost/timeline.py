@@ -193,7 +193,7 @@ def _phases(deed: Deeds) -> list[Segment]:
         if not phase.open or part.ended in ("planned", "exit0"):
             result.append(Segment(phase.start, phase.end, category))
             continue
-        until = min(phase.start + phase.usual_ns, phase.end)
+        until = min(snap_ns(phase.start + phase.usual_ns), phase.end)
         live = part.ended == "live"
         result.append(Segment(phase.start, until, category, None, "", live))
         result.append(Segment(until, phase.end, Category.HUNG, part.fault, part.cause, live))
