@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.server
 import json
 import socket
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +34,7 @@ def say(handler: http.server.BaseHTTPRequestHandler, code: int, **more: object) 
 class Server:
     """An aggregator that does what the test says."""
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, certificate: Path | None = None) -> None:
         self.got: list[bytes] = []
         self.headers: list[dict[str, str]] = []
         self.connections = 0
@@ -57,6 +59,10 @@ class Server:
 
         self._http = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._http.daemon_threads = True
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self._http.socket = context.wrap_socket(self._http.socket, server_side=True)
         self.port = self._http.server_address[1]
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
@@ -302,3 +308,29 @@ def test_memory_is_bounded_when_the_disk_takes_nothing(tmp_path: Path) -> None:
     sender.start()
     until(lambda: sender.waiting_count() <= 64)
     assert sender.lost() == {"disk": 136}
+
+
+@pytest.mark.needs("openssl")
+@pytest.mark.parametrize("trusted", [True, False])
+def test_tls_is_spoken_only_with_whom_we_trust(tmp_path: Path, trusted: bool) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    both = tmp_path / "both.pem"
+    both.write_text(key.read_text() + certificate.read_text())
+    server = Server(certificate=both)
+    ca_file = str(certificate) if trusted else ""
+    line = Line(f"https://127.0.0.1:{server.port}", token_file="", ca_file=ca_file, timeout_s=5.0)
+    try:
+        outcomes = [line.send(b"one"), line.send(b"two")]
+    finally:
+        line.close()
+        server.close()
+    if trusted:
+        assert [outcome.kind for outcome in outcomes] == ["accepted", "accepted"]
+        assert server.connections == 1
+    else:
+        assert [outcome.kind for outcome in outcomes] == ["again", "again"]
+        assert "certificate" in outcomes[0].why.lower()
+        assert server.got == []

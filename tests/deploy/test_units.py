@@ -6,7 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
+
+import gpuwatch.collectors
+from gpuwatch.agent.settings import checked, load
+from gpuwatch.collectors import Collector
+from gpuwatch.registry import leaves
 
 UNIT = Path(__file__).resolve().parents[2] / "deploy" / "gpuwatch-agent.service"
 
@@ -41,3 +47,12 @@ def test_the_stop_is_short_and_limits_hold() -> None:
     assert int(keys["WatchdogSec"]) >= 30
     assert keys["MemoryMax"] == "256M"
     assert "ProtectKernelLogs" not in keys
+
+
+def test_the_example_settings_are_the_usual_values() -> None:
+    doors = leaves(gpuwatch.collectors, "COLLECTOR", Collector)
+    example = load(UNIT.with_name("agent.toml"), doors)
+    usual = checked({}, doors, file="")
+    assert example.collectors == usual.collectors
+    ours = msgspec.structs.replace(example.agent, aggregator=(), token_file="", collectors={})
+    assert ours == usual.agent
