@@ -10,7 +10,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 import msgspec
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatch.cost.intervals import Account, account, partition
@@ -35,6 +35,7 @@ def units_by_machine(intervals: Sequence[Interval]) -> dict[str, int]:
     return dict(total)
 
 
+@settings(deadline=None)
 @given(ledgers, bills)
 def test_every_billed_tick_of_every_gpu_is_in_exactly_one_category(
     lines: list[LedgerLine], rows: list[BillRow]
@@ -66,6 +67,7 @@ def test_every_billed_tick_of_every_gpu_is_in_exactly_one_category(
         assert held == 0
 
 
+@settings(deadline=None)
 @given(ledgers)
 def test_without_a_bill_the_life_is_what_is_billed(lines: list[LedgerLine]) -> None:
     """An oracle of its own: the machines of the opening that no other life line touches live from zero to now."""
@@ -79,6 +81,7 @@ def test_without_a_bill_the_life_is_what_is_billed(lines: list[LedgerLine]) -> N
         assert found[machine] == (NOW - HOUR_ZERO) // TICK_NS * 8000
 
 
+@settings(deadline=None)
 @given(ledgers, bills, st.randoms(use_true_random=False))
 def test_any_permutation_of_the_same_lines_gives_the_same_intervals(
     lines: list[LedgerLine], rows: list[BillRow], chance: random.Random
@@ -90,6 +93,7 @@ def test_any_permutation_of_the_same_lines_gives_the_same_intervals(
     assert partition([*shuffled, *lines], NOW, bills=rows) == usual  # a line written twice counts once
 
 
+@settings(deadline=None)
 @given(ledgers, evidence, bills)
 def test_late_evidence_never_changes_the_total(
     lines: list[LedgerLine], late: list[LedgerLine], rows: list[BillRow]
@@ -101,6 +105,7 @@ def test_late_evidence_never_changes_the_total(
     assert tally(after, BOOK).total_usd() == tally(before, BOOK).total_usd()
 
 
+@settings(deadline=None)
 @given(ledgers, bills)
 def test_the_money_of_the_bill_is_all_there(lines: list[LedgerLine], rows: list[BillRow]) -> None:
     known = account(lines, NOW, bills=rows)
@@ -138,6 +143,7 @@ def _decimal(value: Fraction) -> Decimal:
     return Decimal(value.numerator) / Decimal(value.denominator)
 
 
+@settings(deadline=None)
 @given(ledgers, bills, keys, keys)
 def test_printed_parts_add_up_to_the_printed_total(
     lines: list[LedgerLine], rows: list[BillRow], first: str, second: str
@@ -157,6 +163,7 @@ def test_printed_parts_add_up_to_the_printed_total(
     assert len(totals) <= 1
 
 
+@settings(deadline=None)
 @given(ledgers, bills)
 def test_faults_together_cost_no_more_than_the_total(lines: list[LedgerLine], rows: list[BillRow]) -> None:
     known = account(lines, NOW, bills=rows)
@@ -167,6 +174,7 @@ def test_faults_together_cost_no_more_than_the_total(lines: list[LedgerLine], ro
     assert faults <= sums.total_usd()
 
 
+@settings(deadline=None)
 @given(ledgers, st.integers(1, 7))
 def test_exact_amounts_scale_with_the_price(lines: list[LedgerLine], factor: int) -> None:
     known = account(lines, NOW)
@@ -176,6 +184,7 @@ def test_exact_amounts_scale_with_the_price(lines: list[LedgerLine], factor: int
     }
 
 
+@settings(deadline=None)
 @given(ledgers, bills, st.lists(moments, max_size=4), keys)
 def test_cutting_anywhere_gives_equal_sums(
     lines: list[LedgerLine], rows: list[BillRow], cuts: list[int], key: str
@@ -197,6 +206,7 @@ def test_cutting_anywhere_gives_equal_sums(
         }
 
 
+@settings(deadline=None)
 @given(ledgers, moments)
 def test_a_price_step_cuts_where_it_lies(lines: list[LedgerLine], step_at: int) -> None:
     known = account(lines, NOW)
@@ -206,6 +216,7 @@ def test_a_price_step_cuts_where_it_lies(lines: list[LedgerLine], step_at: int) 
     assert stepped.total_usd() == low.total_usd() + high.total_usd()
 
 
+@settings(deadline=None)
 @given(ledgers)
 def test_what_has_no_price_is_counted_and_in_no_sum(lines: list[LedgerLine]) -> None:
     known = account(lines, NOW)
@@ -216,6 +227,7 @@ def test_what_has_no_price_is_counted_and_in_no_sum(lines: list[LedgerLine]) -> 
     assert made.total.unpriced_node_hours == made.total.node_hours
 
 
+@settings(deadline=None)
 @given(ledgers)
 def test_a_category_of_a_run_is_only_of_runs_and_provisional_is_never_waste_that_is_final(
     lines: list[LedgerLine],
@@ -231,6 +243,7 @@ def test_a_category_of_a_run_is_only_of_runs_and_provisional_is_never_waste_that
             assert one.fault is None
 
 
+@settings(deadline=None)
 @given(ledgers)
 def test_incident_prices_are_those_of_the_report(lines: list[LedgerLine]) -> None:
     made = make_report(account(lines, NOW), BOOK, by=("incident",), made_unix_ns=NOW)
@@ -238,6 +251,7 @@ def test_incident_prices_are_those_of_the_report(lines: list[LedgerLine]) -> Non
     assert incident_prices(lines, (), BOOK, NOW) == printed
 
 
+@settings(deadline=None)
 @given(ledgers, st.integers(1, 280))
 def test_as_of_a_moment_nothing_later_counts(lines: list[LedgerLine], minute: int) -> None:
     moment = HOUR_ZERO + minute * MINUTE
@@ -246,6 +260,7 @@ def test_as_of_a_moment_nothing_later_counts(lines: list[LedgerLine], minute: in
     assert all(one.end_unix_ns <= moment for one in known.intervals)
 
 
+@settings(deadline=None)
 @given(st.lists(st.fractions(min_value=-9, max_value=9, max_denominator=997), max_size=12), st.integers(0, 3))
 def test_largest_remainder_adds_up_and_moves_nobody_by_more_than_one(parts: list[Fraction], places: int) -> None:
     rounded = largest_remainder(parts, places)
@@ -254,6 +269,7 @@ def test_largest_remainder_adds_up_and_moves_nobody_by_more_than_one(parts: list
         assert abs(part * 10**places - minor) <= 1
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(
         st.text(max_size=3), st.lists(st.fractions(-9, 9, max_denominator=997), min_size=1, max_size=5), max_size=5
@@ -265,6 +281,7 @@ def test_margins_are_sums_of_printed_cells(groups: dict[str, list[Fraction]]) ->
     assert [sum(cells) for cells in nested.values()] == outer
 
 
+@settings(deadline=None)
 @given(ledgers, bills)
 def test_account_is_pure(lines: list[LedgerLine], rows: list[BillRow]) -> None:
     assert account(lines, NOW, bills=rows).intervals == account(lines, NOW, bills=rows).intervals
