@@ -238,6 +238,13 @@ empty_deadline_s = 10.0
 cool_down_s = 1.0
 spare_quota = 1
 
+[rules.training_stalled]
+min_s = 6.0
+unlearned_s = 20.0
+dead_rank_s = 10.0
+checkpoint_s = 5.0
+init_s = 20.0
+
 [cloud]
 kind = "local"
 interval_s = 1.0
