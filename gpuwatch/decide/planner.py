@@ -23,7 +23,7 @@ from gpuwatch.decide.limits import (
 )
 from gpuwatch.decide.stalled_runs import plan_runs
 from gpuwatch.decide.strongest import RANK
-from gpuwatch.decide.wanted import Wanted, expired, group_of, group_refusal, wanted
+from gpuwatch.decide.wanted import Wanted, expired, group_of, group_refusal, out_of_our_hands, wanted
 from gpuwatch.model.evidence import SharedCause
 from gpuwatch.model.moment import Moment
 from gpuwatch.model.plan import Action, ActionKind, Done, Hold, Plan, PlanMemory
@@ -112,7 +112,10 @@ class _Planner:
         policy = self._policy(view)
         group = group_of(view, self.fleet)
         owner = group_refusal(view, self.fleet)
-        if owner:
+        stuck = out_of_our_hands(view)
+        if stuck is not None:
+            want = stuck
+        elif owner:
             want = Wanted(None, "group_owner", owner)
         elif group is None or group.target_count is None:
             want = Wanted(None, "absent", "it is not known how many machines its group wants")

@@ -34,10 +34,9 @@ class Wanted(msgspec.Struct, frozen=True):
 
 def wanted(view: NodeView, verdict: Verdict, policy: Policy, fleet: FleetView) -> Wanted:
     """The next action for a sick node."""
-    if view.lifecycle is Lifecycle.QUARANTINED:
-        return Wanted(None, "quarantined", "it is quarantined: a person must look")
-    if view.lifecycle in BUSY:
-        return Wanted(None, "in_progress", f"it is {view.lifecycle.value}")
+    stuck = out_of_our_hands(view)
+    if stuck is not None:
+        return stuck
     out = view.lifecycle in EMPTY or view.lifecycle in LEAVING
     may_replace = policy.mode is not Mode.DRAIN
     if not may_replace:
@@ -57,6 +56,15 @@ def wanted(view: NodeView, verdict: Verdict, policy: Policy, fleet: FleetView) -
     if owner:
         return Wanted(None, "group_owner", owner) if out else Wanted("drain", because=f"not replaced: {owner}")
     return Wanted("replace")
+
+
+def out_of_our_hands(view: NodeView) -> Wanted | None:
+    """A lifecycle in which nothing new may begin."""
+    if view.lifecycle is Lifecycle.QUARANTINED:
+        return Wanted(None, "quarantined", "it is quarantined: a person must look")
+    if view.lifecycle in BUSY:
+        return Wanted(None, "in_progress", f"it is {view.lifecycle.value}")
+    return None
 
 
 def group_refusal(view: NodeView, fleet: FleetView) -> str:

@@ -135,9 +135,9 @@ def absence(
         counts = silence.counts and (not many or any(e.path == "cloud" for e in against))
         own = _own_witness(view, silence.since_monotonic_ns, policy, now) if counts else None
         witnesses = (*([own] if own is not None else []), *against)
-        stepping = gang is not None and now.age_s(gang[0]) < policy.dead_after_s
+        patient = now.age_s(silence.since_monotonic_ns) >= policy.dead_after_s  # also with two others against it
         enough = len({e.path for e in witnesses}) >= 2 or any(e.conclusive for e in against)
-        if enough and not stepping:
+        if enough and patient:
             said = "; ".join(e.because for e in witnesses)
             return Absence(Health.DEAD, said, witnesses, "node_dead", silence.since_monotonic_ns)
     return _undecided(view, words, policy, doubted or many, gang, now)
