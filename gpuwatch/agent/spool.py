@@ -36,9 +36,9 @@ class Spool:
 
     def put(self, data: bytes, *, events: bool) -> bool:
         """Keep a report, behind all others. False: there is no place for it. What had to go for it is counted."""
+        if len(data) > self._max_bytes:
+            return False  # nothing else is thrown away for what cannot fit
         self._make_room(len(data), len(self._files) + 1 - self._max_reports)
-        if self.bytes + len(data) > self._max_bytes:
-            return False
         kind = _EVENTS if events else _GAUGES
         for attempt in (1, 2):
             try:
