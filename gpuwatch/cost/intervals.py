@@ -7,11 +7,11 @@ permutation of the same lines gives the same result; late evidence moves time be
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuwatch.cost.attempts import GIVE_UP_NS
-from gpuwatch.cost.bills import BilledTime, Piece, billed_time
+from gpuwatch.cost.bills import BilledTime, billed_time
 from gpuwatch.cost.faults import FaultBook
 from gpuwatch.cost.history import History, arrange
 from gpuwatch.cost.lives import BillingRule, Life, lives_of
@@ -71,13 +71,7 @@ def account(
     lives = {machine: lives_of(own, now) for machine, own in sorted(history.machines.items())}
     billed = billed_time(lives, bills, billing_rules or {})
     usage = _usage(runs, history)
-    stretches = {
-        machine: stretches_of(
-            machine, history.machines[machine], lives.get(machine, []), pieces, usage[machine], faults
-        )
-        for machine, pieces in billed.pieces.items()
-    }
-    intervals = _Writer(runs, faults, bills).write(_with_quota(stretches, history))
+    intervals = _intervals(history, lives, billed, usage, _Writer(runs, faults, bills))
     return Account(
         now=now,
         intervals=intervals,
@@ -109,27 +103,45 @@ def _usage(runs: Mapping[str, RunTimeline], history: History) -> defaultdict[str
     return usage
 
 
-def _with_quota(stretches: Mapping[str, Sequence[Stretch]], history: History) -> Iterable[tuple[str, Stretch, Label]]:
-    """Every stretch with its label; what is free is decided by its pool's quota."""
-    quotas = quotas_by_pool(history.quotas)
+def _intervals(
+    history: History,
+    lives: Mapping[str, Sequence[Life]],
+    billed: BilledTime,
+    usage: Mapping[str, Usage],
+    writer: _Writer,
+) -> list[Interval]:
+    """Machine by machine; what is healthy and free waits until all are known, because a quota is the pool's."""
+    intervals: dict[str, list[Interval]] = {}
     free: defaultdict[PoolKey, list[Free]] = defaultdict(list)
     source: defaultdict[PoolKey, list[Stretch]] = defaultdict(list)
-    for machine, own in stretches.items():
-        for stretch in own:
+    for machine, pieces in billed.pieces.items():
+        own = lives.get(machine, [])
+        told: list[tuple[Stretch, Label]] = []
+        for stretch in stretches_of(machine, history.machines[machine], own, pieces, usage[machine], writer.faults):
             if stretch.label is not None:
-                yield machine, stretch, stretch.label
+                told.append((stretch, stretch.label))
                 continue
             life = stretch.piece.life
             assert life is not None  # only a life can be healthy and free
             key = pool_key(life.pool, life.terms, life.capacity)
             free[key].append(Free(stretch.start, stretch.end, machine, stretch.gpu_thousandths))
             source[key].append(stretch)
+        intervals[machine] = writer.write(machine, told)
+    quotas = quotas_by_pool(history.quotas)
+    decided: defaultdict[str, list[tuple[Stretch, Label]]] = defaultdict(list)
     for key, spans in free.items():
         for part in decide(spans, quotas.get(key[0], []), key[5]):
             stretch = source[key][part.free_index]._replace(
                 start=part.start, end=part.end, gpu_thousandths=part.gpu_thousandths
             )
-            yield spans[part.free_index].machine, stretch, Label(Category.SPARE if part.spare else Category.IDLE)
+            label = Label(Category.SPARE if part.spare else Category.IDLE)
+            decided[spans[part.free_index].machine].append((stretch, label))
+    for machine, waiting in decided.items():
+        intervals[machine] += writer.write(machine, sorted(waiting, key=lambda item: item[0].start))
+    result: list[Interval] = []
+    for machine in sorted(intervals):
+        result += sorted(intervals[machine], key=_order)
+    return result
 
 
 class _Writer:
@@ -140,35 +152,26 @@ class _Writer:
         self.faults = faults
         self.bills = bills
 
-    def write(self, labelled: Iterable[tuple[str, Stretch, Label]]) -> list[Interval]:
-        by_machine: defaultdict[str, list[tuple[Stretch, Label]]] = defaultdict(list)
-        for machine, stretch, label in labelled:
-            by_machine[machine].append((stretch, label))
-        intervals: list[Interval] = []
-        for machine in sorted(by_machine):
-            own: list[Interval] = []
-            open_now: dict[tuple[object, ...], tuple[int, int, Piece, Label]] = {}
-            for stretch, label in sorted(by_machine[machine], key=lambda item: (item[0].start, item[0].end)):
-                piece = stretch.piece
-                slot = piece.life.slot if piece.life is not None else ""
-                pool = piece.life.pool if piece.life is not None else ""
-                key = (label, stretch.gpu_thousandths, piece.terms, slot, pool)
-                known = open_now.get(key)
-                if known is not None and known[1] == stretch.start:
-                    open_now[key] = (known[0], stretch.end, known[2], label)
-                    continue
-                if known is not None:
-                    own.append(self._interval(machine, key, known))
-                open_now[key] = (stretch.start, stretch.end, piece, label)
-            own += [self._interval(machine, key, known) for key, known in open_now.items()]
-            own.sort(key=_order)
-            intervals += own
-        return intervals
+    def write(self, machine: str, labelled: Sequence[tuple[Stretch, Label]]) -> list[Interval]:
+        """One machine's stretches, in order of their start."""
+        written: list[Interval] = []
+        open_now: dict[tuple[Label, int, int, int], tuple[int, int, Stretch]] = {}
+        for stretch, label in labelled:
+            # Pieces of one life under one set of terms share these two objects.
+            key = (label, stretch.gpu_thousandths, id(stretch.piece.terms), id(stretch.piece.life))
+            known = open_now.get(key)
+            if known is not None and known[1] == stretch.start:
+                open_now[key] = (known[0], stretch.end, known[2])
+                continue
+            if known is not None:
+                written.append(self._interval(machine, label, known))
+            open_now[key] = (stretch.start, stretch.end, stretch)
+        written += [self._interval(machine, key[0], known) for key, known in open_now.items()]
+        return written
 
-    def _interval(self, machine: str, key: tuple[object, ...], known: tuple[int, int, Piece, Label]) -> Interval:
-        start, end, piece, label = known
-        thousandths = key[1]
-        assert isinstance(thousandths, int)
+    def _interval(self, machine: str, label: Label, known: tuple[int, int, Stretch]) -> Interval:
+        start, end, stretch = known
+        piece = stretch.piece
         life, row = piece.life, piece.terms.bill_row
         run = self.runs.get(label.run) if label.run is not None else None
         return Interval(
@@ -177,7 +180,7 @@ class _Writer:
             pool=life.pool if life is not None else "",
             start_unix_ns=start,
             end_unix_ns=end,
-            gpu_thousandths=thousandths,
+            gpu_thousandths=stretch.gpu_thousandths,
             machine_gpu_thousandths=life.capacity if life is not None else 1000,
             category=label.category,
             run=label.run,

@@ -14,7 +14,7 @@ from gpuwatch.cost.figures import figures_of
 from gpuwatch.cost.intervals import Account, account
 from gpuwatch.cost.pricing import PriceSource, Rate, bill_basis
 from gpuwatch.cost.rounding import as_decimal, largest_remainder, round_half_up, round_nested
-from gpuwatch.cost.waste import NO_FAULT, Cell, Key, Tally, tally
+from gpuwatch.cost.waste import NO_FAULT, Cell, Key, Tally, folded, tally
 from gpuwatch.model.ledger import LedgerLine
 from gpuwatch.model.money import Basis, BillRow, Category
 from gpuwatch.model.report import CostReport, ReportRow
@@ -36,7 +36,10 @@ def make_report(
     """What the period [since, until) cost, split by one or two keys. Raises `UsageError` for keys that do not exist."""
     end = min(until, known.now) if until is not None else known.now
     sums = tally(known, prices, by, since=since, until=until, basis=basis)
-    by_category = sums if tuple(by) == ("category",) else tally(known, prices, since=since, until=until, basis=basis)
+    if "category" in by:
+        by_category = folded(sums, "category")
+    else:
+        by_category = tally(known, prices, since=since, until=until, basis=basis)
     if not sums.cells and not sums.below:
         return CostReport(
             by=tuple(by),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from gpuwatch.cost.faults import FaultBook
@@ -144,6 +144,20 @@ def tally(
     _add_loose(result, cells, account, loose_money(account.bills, account.billed.unplaced, chosen, low, high))
     result.cells = dict(cells)
     return result
+
+
+def folded(sums: Tally, key: str) -> Tally:
+    """The same sums split by one of their keys alone."""
+    place = sums.by.index(key)
+    cells: defaultdict[Key, Cell] = defaultdict(Cell)
+    for own, cell in sums.cells.items():
+        into = cells[(own[place],)]
+        for at, units in cell.units.items():
+            into.units[at] += units
+        into.loose += cell.loose
+        into.loose_provisional += cell.loose_provisional
+        into.loose_node_ticks += cell.loose_node_ticks
+    return replace(sums, by=(key,), cells=dict(cells))
 
 
 def _days(start: int, end: int) -> Iterable[tuple[str, int, int]]:

@@ -107,7 +107,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     older_than_book: bool = False  # the day asked for lies before the first row
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class Terms(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a machine is charged, and where its billed time is known from. Shared by all intervals of one life."""
 
     provider: str = ""
@@ -118,7 +118,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     bill_row: int | None = None  # index of the row of the bill that gives the rate
 
 
-class Interval(msgspec.Struct, frozen=True, kw_only=True):
+class Interval(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One machine (or a share of it) in one category, half-open, snapped to ticks."""
 
     machine: str
