@@ -1,7 +1,8 @@
 """Library and kernel module of the driver are of different versions.
 
 NVML code 18: packages were upgraded under a running kernel module, often by unattended upgrades. What already runs goes
-on (shine-cluster#30), so the drain is soft: cordon, let the jobs end, reboot. It is no hardware fault. Must last `driver_grace_s` of the pool's policy: an upgrade passes through this state.
+on (shine-cluster#30), so the drain is soft: cordon, let the jobs end, reboot. It is no hardware fault.
+It must last `driver_grace_s` of the pool's policy: an upgrade passes through this state.
 In a container the mismatch may be the container's alone: Unknown.
 """
 

@@ -45,10 +45,12 @@ def examine(
             groups.setdefault(("pool", view.pool, view.pool, verdict.cause), []).append(verdict)
             if view.domain:
                 groups.setdefault(("domain", view.domain, view.pool, verdict.cause), []).append(verdict)
-    for (kind, name, pool, cause), found in sorted(groups.items()):
+    told: set[tuple[str, tuple[str, ...]]] = set()
+    for (kind, name, pool, cause), found in sorted(groups.items()):  # a domain before the pool around it
         policy = fleet.policies.get(pool, DEFAULT)
         slots = _together(found, policy)
-        if len(slots) >= policy.shared_cause_nodes:
+        if len(slots) >= policy.shared_cause_nodes and (cause, slots) not in told:
+            told.add((cause, slots))
             words = f"{len(slots)} nodes of {kind} {name} show {cause or 'the same fault'}"
             yield SharedCause(
                 rule="shared_cause",

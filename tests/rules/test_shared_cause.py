@@ -76,7 +76,9 @@ def test_the_pools_policy_says_how_many() -> None:
     assert shared(*pair, policy=Policy(shared_cause_nodes=2, shared_cause_window_s=0.0)) != []
 
 
-def test_a_domain_is_told_beside_the_pool() -> None:
-    found = shared(("a", "x", 0), ("b", "x", 0), ("c", "x", 0), domains=["rack1", "rack1", "rack1"])
-    assert {cause.subject.kind for cause in found} == {"pool", "domain"}
-    assert any("rack1" in cause.because for cause in found)
+def test_where_all_lie_in_one_domain_the_domain_is_told_and_not_the_pool_around_it() -> None:
+    sick = [("a", "x", 0.0), ("b", "x", 0.0), ("c", "x", 0.0)]
+    (found,) = shared(*sick, domains=["rack1", "rack1", "rack1"])
+    assert (found.subject.kind, found.subject.id) == ("domain", "rack1")
+    (found,) = shared(*sick, domains=["rack1", "rack1", "rack2"])
+    assert (found.subject.kind, found.subject.id) == ("pool", "h100")
