@@ -17,6 +17,7 @@ from gpuwatch.errors import GpuwatchError
 from gpuwatch.simulate.cluster import Cluster
 
 POLL_S = 0.25
+UNDER_WAY = ("waiting", "asking", "judging", "giving", "releasing", "draining", "looking")  # told when they are done
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Story:
     def __init__(self, cluster: Cluster, say: Callable[[str], None]) -> None:
         self._cluster = cluster
         self._say = say
-        self._told: dict[str, int] = {}
+        self._told: dict[str, set[str]] = {}
         self.score = Score()
 
     def chapters(self) -> list[Chapter]:
@@ -190,11 +191,12 @@ class Story:
     def _tell(self) -> None:
         """Whatever the aggregator has added to the timelines of its incidents since the last look."""
         for fault, incident in self._incidents().items():
-            entries = incident.get("timeline", [])
-            for entry in entries[self._told.get(fault, 0) :]:
-                where = incident.get("slot") or incident.get("run") or ""
-                self._say(f"  {where:<9} {entry['text']}")
-            self._told[fault] = len(entries)
+            told = self._told.setdefault(fault, set())
+            where = incident.get("slot") or incident.get("run") or ""
+            for entry in incident.get("timeline", []):
+                if entry["text"] not in told and not entry["text"].startswith(UNDER_WAY):
+                    told.add(entry["text"])
+                    self._say(f"  {where:<6} {entry['text']}")
 
     def _get(self, path: str) -> dict[str, Any] | None:
         try:
