@@ -235,6 +235,10 @@ class Fleet:
             if waits and record.lifecycle is not Lifecycle.PROVISIONING:
                 self.adopt(record.slot, record.machine)
 
+    def interval_s(self) -> float:
+        """The longest reporting interval of those that spoke; the usual one before anybody did."""
+        return max((r.heard.interval_s for r in self.machines() if r.heard is not None), default=5.0)
+
     def take_sightings(self) -> list[Sighting]:
         """The heartbeats that came since the last call."""
         taken: list[Sighting] = []

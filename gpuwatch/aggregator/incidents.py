@@ -58,11 +58,11 @@ _BEGIN = {
 }
 _DONE = {
     "drain": "{slot} takes no new work",
-    "end_job": "nothing on it holds it back",
-    "empty": "{slot} is empty",
-    "create": "the cloud started it",
-    "join": "{machine} has joined",
-    "validate": "{machine} is healthy",
+    "end_job": "",
+    "empty": "the scheduler says that {slot} is empty",
+    "create": "the cloud started {machine}",
+    "join": "{machine} reports and its driver answers",
+    "validate": "{machine} is judged healthy",
     "adopt": "{machine} fills {slot}",
     "resume": "{slot} is back in service",
     "release": "{machine} is released",
@@ -119,13 +119,13 @@ class IncidentBook:
             found = self._incidents.get(fault)
             if found is None:
                 return None
-            return msgspec.structs.replace(found, timeline=tuple(self._entries[fault]))
+            return msgspec.structs.replace(found, timeline=self._timeline(fault))
 
     def all(self) -> list[Incident]:
         """Every incident that is remembered: open ones first, then the latest."""
         with self._lock:
             found = sorted(self._incidents.values(), key=lambda i: (i.closed_unix_ns is not None, -i.detected_unix_ns))
-            return [msgspec.structs.replace(item, timeline=tuple(self._entries[item.fault])) for item in found]
+            return [msgspec.structs.replace(item, timeline=self._timeline(item.fault)) for item in found]
 
     def free_id(self, wanted: str) -> str:
         """This fault id, or the next that was never used: an id names one fault for ever."""
@@ -155,10 +155,16 @@ class IncidentBook:
                 self._closed(incident, line)
             text = told(line)
             if isinstance(line, HealthChanged) and line.because == incident.because:
-                text = f"{line.slot} is judged {line.health.replace('_', ' ')}"
+                word = line.health.replace("_", " ")
+                early = line.at_unix_ns < incident.detected_unix_ns
+                text = f"from here on {line.slot} counts as {word}" if early else f"{line.slot} is {word}"
             entries = self._entries[incident.fault]
             if text and len(entries) < MAX_ENTRIES:
                 entries.append(Entry(at_unix_ns=line.at_unix_ns, text=text))
+
+    def _timeline(self, fault: str) -> tuple[Entry, ...]:
+        """In the order in which things happened: an onset is known later than it was."""
+        return tuple(sorted(self._entries[fault], key=lambda entry: entry.at_unix_ns))
 
     def _opened(self, line: FaultOpened) -> None:
         if line.fault in self._incidents:
@@ -224,5 +230,6 @@ def _step(line: ActionStep) -> str:
     if line.state == "intended":
         return _BEGIN.get(line.step, line.step).format(**names)
     if line.state == "done":
-        return _DONE.get(line.step, f"{line.step} done").format(**names) + because
+        done = _DONE.get(line.step, f"{line.step} done").format(**names)
+        return done + because if done else line.because
     return f"{line.kind.replace('_', ' ')} {line.state} at {line.step.replace('_', ' ')}{because}"

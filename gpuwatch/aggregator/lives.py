@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from gpuwatch.aggregator.machine import Machine
 from gpuwatch.aggregator.settings import Settings
 from gpuwatch.clouds import CloudMachine, CloudSnapshot
-from gpuwatch.model.ledger import LedgerLine, LifeEnded, LifeStarted, snap_ns
+from gpuwatch.model.ledger import LedgerLine, LifecycleChanged, LifeEnded, LifeStarted, snap_ns
 from gpuwatch.model.moment import Moment
+from gpuwatch.model.states import Lifecycle
 
 
 class Lives:
@@ -21,14 +22,19 @@ class Lives:
         for line in written:
             self._note(line)
 
-    def of_cloud(self, snapshot: CloudSnapshot, fault_of: Callable[[str], str | None]) -> list[LedgerLine]:
+    def of_cloud(
+        self, snapshot: CloudSnapshot, fault_of: Callable[[str], str | None], now_unix_ns: int
+    ) -> list[LedgerLine]:
         """What the provider's list says that is not written yet. `fault_of`: the fault behind a creation's key."""
         lines: list[LedgerLine] = []
         for item in snapshot.machines:
             if item.slot is None:
                 continue
             if item.started_unix_ns is not None and self._started.get(item.machine) != "provider":
-                lines.append(self._start_of(item, item.started_unix_ns, fault_of(item.action_id)))
+                start = self._start_of(item, item.started_unix_ns, fault_of(item.action_id))
+                lines.append(start)
+                if item.machine not in self._started:
+                    lines.append(self._first_lifecycle(start, now_unix_ns))
             known = self._started.get(item.machine) is not None or item.started_unix_ns is not None
             if item.ended_unix_ns is not None and known and self._ended.get(item.machine) != "provider":
                 lines.append(LifeEnded(at_unix_ns=snap_ns(item.ended_unix_ns), machine=item.machine, source="provider"))
@@ -46,20 +52,19 @@ class Lives:
             if heard is None or record.machine in self._started or (listed is not None and record.machine in listed):
                 continue
             pool = self._settings.pools[record.pool]
-            lines.append(
-                LifeStarted(
-                    at_unix_ns=snap_ns(now.unix_ns - (now.monotonic_ns - record.first_seen_monotonic_ns)),
-                    machine=record.machine,
-                    slot=record.slot,
-                    pool=record.pool,
-                    gpu_count=pool.gpus or 0,
-                    provider=pool.provider,
-                    region=pool.region,
-                    sku=pool.sku,
-                    price_kind=pool.price_kind,
-                    source="seen",
-                )
+            start = LifeStarted(
+                at_unix_ns=snap_ns(now.unix_ns - (now.monotonic_ns - record.first_seen_monotonic_ns)),
+                machine=record.machine,
+                slot=record.slot,
+                pool=record.pool,
+                gpu_count=pool.gpus or 0,
+                provider=pool.provider,
+                region=pool.region,
+                sku=pool.sku,
+                price_kind=pool.price_kind,
+                source="seen",
             )
+            lines += [start, self._first_lifecycle(start, now.unix_ns)]
         for line in lines:
             self._note(line)
         return lines
@@ -87,6 +92,18 @@ class Lives:
             price_kind=item.price_kind if pool.price_kind == "ondemand" else pool.price_kind,
             source="provider",
             fault=fault,
+        )
+
+    def _first_lifecycle(self, start: LifeStarted, now_unix_ns: int) -> LifecycleChanged:
+        """A young machine is being provisioned. What an old one did before we came is not known: no provisioning."""
+        age_s = (now_unix_ns - start.at_unix_ns) / 1e9
+        old = age_s > self._settings.pools[start.pool].policy.join_deadline_s
+        return LifecycleChanged(
+            at_unix_ns=start.at_unix_ns,
+            machine=start.machine,
+            slot=start.slot,
+            lifecycle=str(Lifecycle.IN_SERVICE if old else Lifecycle.PROVISIONING),
+            because="it was there before gpuwatch was" if old else "its billing began",
         )
 
     def _note(self, line: LedgerLine) -> None:

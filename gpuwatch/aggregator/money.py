@@ -68,11 +68,19 @@ class Money(msgspec.Struct, frozen=True, kw_only=True):
 class MoneyDesk:
     """Keeps the latest `Money`."""
 
-    def __init__(self, store: Store, prices: PriceSource, clock: Clock, alive: Callable[[], set[str]]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        prices: PriceSource,
+        clock: Clock,
+        alive: Callable[[], set[str]],
+        evidence_age_s: Callable[[], float],
+    ) -> None:
         self._store = store
         self._prices = prices
         self._clock = clock
         self._alive = alive  # machines of the fleet now
+        self._evidence_age_s = evidence_age_s  # how old the word of a run that steps may be
         self._row_id = 0
         self._lines: list[LedgerLine] = []
         self.latest = Money(as_of_unix_ns=clock.unix_ns(), empty_because="nothing has been worked out yet")
@@ -95,7 +103,7 @@ class MoneyDesk:
         self._lines += new
         now_unix_ns = self._clock.unix_ns()
         known = account(self._lines, now_unix_ns, bills=self._store.bill_rows())
-        self.latest = reckon(known, self._prices, self._alive(), now_unix_ns)
+        self.latest = reckon(known, self._prices, self._alive(), now_unix_ns, self._evidence_age_s())
         return self.latest
 
     def _work(self) -> None:
@@ -117,12 +125,12 @@ class MoneyDesk:
         self.latest = msgspec.structs.replace(self.latest, error=error)
 
 
-def reckon(known: Account, prices: PriceSource, alive: set[str], now_unix_ns: int) -> Money:
+def reckon(known: Account, prices: PriceSource, alive: set[str], now_unix_ns: int, evidence_age_s: float) -> Money:
     """The account in money. `alive`: machines that are billed now."""
     report = make_report(known, prices, by=("category",), made_unix_ns=now_unix_ns)
     if report.empty_because:
         return Money(as_of_unix_ns=now_unix_ns, empty_because=report.empty_because)
-    by_category, by_fault = _burning(known, prices, alive)
+    by_category, by_fault = _burning(known, prices, alive, int(evidence_age_s * 1e9))
     split = make_report(known, prices, by=("incident", "category"), made_unix_ns=now_unix_ns)
     incidents: dict[str, dict[str, Decimal]] = {}
     for row in split.rows:
@@ -159,15 +167,21 @@ def reckon(known: Account, prices: PriceSource, alive: set[str], now_unix_ns: in
     )
 
 
-def _burning(known: Account, prices: PriceSource, alive: set[str]) -> tuple[dict[str, Fraction], dict[str, Fraction]]:
+def _burning(
+    known: Account, prices: PriceSource, alive: set[str], evidence_age_ns: int
+) -> tuple[dict[str, Fraction], dict[str, Fraction]]:
     """Dollars an hour by category and by fault, of each machine's latest interval.
 
-    Not of those that reach up to now: an imported bill may end a little before.
+    Not of those that reach up to now: an imported bill may end a little before. And a run's newest moments are `hung`
+    until its next step is reported; younger than a few reports that is no word on what is going on.
     """
     last: dict[str, list[Interval]] = {}
     for interval in known.intervals:
         own = last.get(interval.machine)
         if interval.machine not in alive:
+            continue
+        young = interval.end_unix_ns - interval.start_unix_ns < evidence_age_ns
+        if own is not None and interval.provisional and interval.category is Category.HUNG and young:
             continue
         if own is None or interval.end_unix_ns > own[0].end_unix_ns:
             last[interval.machine] = [interval]

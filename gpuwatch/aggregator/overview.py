@@ -95,7 +95,11 @@ class Teller:
             "blind_because": scene.blind_because,
             "doubts": doubts,
             "hold_everything": self._guard.hold_everything(),
-            "modes": {name: str(pool.policy.mode) for name, pool in self._settings.pools.items()},
+            "modes": {
+                name: str(pool.policy.mode)
+                for name, pool in self._settings.pools.items()
+                if any(node["pool"] == name for node in nodes)
+            },
             "counts": dict(Counter(node["health"] for node in nodes)),
             "runs": [self._run(run) for run in scene.runs],
             "nodes": nodes,

@@ -100,7 +100,7 @@ def undo(saga: Saga, how: str, because: str, now_unix_ns: int) -> Saga:
 
 def step_line(saga: Saga, step: str, state: str, at_unix_ns: int, because: str = "") -> ActionStep:
     """The ledger's line about one step of it."""
-    new = step in ABOUT_THE_NEW and saga.new_machine
+    new = (step in ABOUT_THE_NEW or (step == CREATE and state == "done")) and saga.new_machine
     return ActionStep(
         at_unix_ns=at_unix_ns,
         action_id=saga.action.action_id,

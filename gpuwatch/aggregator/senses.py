@@ -80,14 +80,13 @@ class Senses:
         records = self._fleet.machines()
         speakers = [r for r in records if r.heard is not None or (r.prior is not None and r.prior.goodbye is None)]
         silent = [r for r in speakers if r.heard is not None and r.heard.goodbye is not None]
-        intervals = [r.heard.interval_s for r in speakers if r.heard is not None]
         return self._blindness.look(
             now,
             lag_s=self._lag_s(),
             store_error=self._journal.error,
             heard_monotonic_ns=self._heard_monotonic_ns(),
             expected_machine_count=len(speakers) - len(silent),
-            interval_s=max(intervals, default=5.0),
+            interval_s=self._fleet.interval_s(),
             tick_s=self._settings.server.tick_s,
         )
 
@@ -105,7 +104,7 @@ class Senses:
                 if item.slot is not None:
                     self._fleet.join(item.machine, item.slot, now.monotonic_ns)
             self._fleet.absorb_cloud(cloud.answer, cloud.asked.monotonic_ns)
-            self._journal.add(self._lives.of_cloud(cloud.answer, self._fault_of_creation))
+            self._journal.add(self._lives.of_cloud(cloud.answer, self._fault_of_creation, now.unix_ns))
         records = self._fleet.machines()
         if self._cloud_witness is None or cloud is not None:
             listed = None if cloud is None else {item.machine: item for item in cloud.answer.machines}

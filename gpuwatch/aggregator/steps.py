@@ -47,12 +47,12 @@ def end_job(hands: Hands) -> Result:
             return Cancelled("the node is healthy again")
         jobs = _jobs_on(action.slot, snapshot)
         if not jobs:
-            return Done(because="no job is there")
+            return Done(because="no job is on it")
         if saga.soft or hands.policy.job_action == "wait":
-            return Done(because="its jobs may end by themselves")
+            return Done(because=f"job {_names(jobs)} may end by itself")
         if not saga.urgent and hands.elapsed_s() < hands.policy.drain_deadline_s:
             left_s = hands.policy.drain_deadline_s - hands.elapsed_s()
-            return Waiting(f"{_names(jobs)} may go on for {left_s:.0f} s more")
+            return Waiting(f"job {_names(jobs)} may go on for {left_s:.0f} s more")
         if saga.urgent and hands.elapsed_s() < hands.policy.drain_deadline_s and _moves(hands):
             return Waiting("its job still makes progress")
     wanted = hands.policy.job_action
@@ -60,12 +60,13 @@ def end_job(hands: Hands) -> Result:
         return Failed("the pool's job_action is `wait`: no job is touched")
     refusing = [job for job in jobs if not _may(job, wanted)]
     if refusing:
-        return Waiting(f"{_names(refusing)} does not allow {wanted}")
+        return Waiting(f"job {_names(refusing)} does not allow {wanted}")
     for job in jobs:
         hands.allow(harmful=True)
         hands.hands().act_on_job(job.job, wanted, action_id=f"{saga.key()}/{job.job}")
     acted = tuple(job.attempt for job in jobs)
-    return Done({"acted": (*saga.acted, *acted)}, because=f"{wanted}: {_names(jobs)}")
+    done = {"signal": "was signalled", "requeue": "was requeued", "cancel": "was cancelled"}[wanted]
+    return Done({"acted": (*saga.acted, *acted)}, because=f"job {_names(jobs)} {done}")
 
 
 def empty(hands: Hands) -> Result:
@@ -80,8 +81,8 @@ def empty(hands: Hands) -> Result:
     node = _node(action.slot, snapshot)
     jobs = _jobs_on(action.slot, snapshot)
     if not jobs and node is not None and not node.jobs:
-        return Done({}, ((action.machine, Lifecycle.DRAINED),), "the scheduler says that it is empty")
-    waited = f"{_names(jobs) or 'a job'} is still there"
+        return Done({}, ((action.machine, Lifecycle.DRAINED),))
+    waited = f"job {_names(jobs)} is still there" if jobs else "a job is still ending there"
     if saga.acted and hands.elapsed_s() > hands.policy.empty_deadline_s:
         if action.kind == "drain":
             return Failed(f"{waited} after {hands.elapsed_s():.0f} s")
@@ -101,7 +102,7 @@ def create(hands: Hands) -> Result:
         return Waiting(receipt.because or "the cloud is starting it")
     hands.look_at_cloud()
     old = () if s.RELEASE in saga.passed else ((action.machine, Lifecycle.REPLACING),)
-    return Done({"new_machine": receipt.machine}, old, f"machine {receipt.machine}")
+    return Done({"new_machine": receipt.machine}, old)
 
 
 def join(hands: Hands) -> Result:
@@ -116,7 +117,7 @@ def join(hands: Hands) -> Result:
     if record.expected_gpu_count and (nvml is None or nvml.envelope.status != "ok"):
         said = "says nothing" if nvml is None else f"says {nvml.envelope.status} {nvml.envelope.reason or ''}".strip()
         return Waiting(f"its driver {said}")
-    return Done({}, ((saga.new_machine, Lifecycle.VALIDATING),), "it reports and its driver answers")
+    return Done({}, ((saga.new_machine, Lifecycle.VALIDATING),))
 
 
 def validate(hands: Hands) -> Result:
@@ -125,7 +126,7 @@ def validate(hands: Hands) -> Result:
     health = hands.scene.health(saga.new_machine)
     verdict = hands.scene.verdicts.get(saga.new_machine)
     if health == Health.HEALTHY:
-        return Done(because="it is judged healthy")
+        return Done()
     if verdict is not None and verdict.health in SICK:
         return Failed(f"{saga.new_machine} is {health} itself: {verdict.because}")
     return Waiting(f"it is judged {health or 'not yet'}")

@@ -155,7 +155,11 @@ class Aggregator:
             stage=stage,
         )
         self._money = MoneyDesk(
-            store, price_book(settings), clock, lambda: {record.machine for record in fleet.machines()}
+            store,
+            price_book(settings),
+            clock,
+            alive=lambda: {record.machine for record in fleet.machines()},
+            evidence_age_s=lambda: 4 * fleet.interval_s(),
         )
         self._clockwork = self._make_clockwork()
         self._brain.clock_stepped = self._clockwork.clock_stepped
