@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import os
@@ -16,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from gpuwatch.agent import processes
 from gpuwatch.model.facts.host import HostFacts
 from gpuwatch.model.facts.kernel_log import KernelLogFacts
 from gpuwatch.model.facts.nvml import NvmlFacts
@@ -186,3 +188,6 @@ class Node:
             if process.poll() is None:
                 process.kill()
                 process.wait()
+        with contextlib.suppress(OSError, ValueError):  # a probe that hangs outlives its agent, as it should
+            record = self.probe_record()
+            processes.kill_once(record["pid"], record["start_ticks"])

@@ -12,6 +12,8 @@ import os
 import select
 import signal
 import sys
+import threading
+import time
 from typing import Any
 
 import msgspec
@@ -23,6 +25,8 @@ from gpuwatch.clock import SystemClock
 from gpuwatch.collectors import Collector, Reader, Unsupported
 from gpuwatch.errors import GpuwatchError
 from gpuwatch.model.wire import NO_FACTS
+
+ORPHAN_LEAVES_S = 120.0  # a slow call is given its time, as a living agent would give it
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -40,6 +44,7 @@ def main(source: str) -> int:
     out = os.dup(1)
     os.dup2(2, 1)  # a library that prints must not print into our frames
     orders = json.loads(_first_line())
+    threading.Thread(target=_leave_in_the_end, name="end", daemon=True).start()
     collector = leaf(source)
     settings = msgspec.convert(orders["settings"], collector.settings)
     probe = _Probe(collector, settings, orders["note"])
@@ -118,6 +123,14 @@ def _first_line() -> bytes:
             sys.exit(0)
         line += piece
     return line
+
+
+def _leave_in_the_end() -> None:
+    """Where no agent follows the one that started us, a call that hangs must not keep this process for ever."""
+    while os.read(0, 4096):
+        pass
+    time.sleep(ORPHAN_LEAVES_S)
+    os._exit(1)
 
 
 def _write_all(file: int, data: bytes) -> None:

@@ -40,9 +40,6 @@ def node(tmp_path: Path, state: State, aggregator: Aggregator) -> Iterator[Node]
     made = Node(tmp_path / "node", aggregator.url, simulated=False, **environment)
     yield made
     made.end()
-    with contextlib.suppress(OSError, ValueError):
-        record = made.probe_record()
-        processes.kill_once(record["pid"], record["start_ticks"])
 
 
 def children(process: subprocess.Popen[bytes]) -> list[int]:
