@@ -142,8 +142,7 @@ def _view(run: Run, attempt: Attempt) -> RunView:
     step_ns = usual_step_ns(run)
     phase_ns = usual_ns(run.phase_ns.get(phase, ()))
     by_rank = sorted(attempt.ranks.items())
-    machines = tuple(dict.fromkeys(rank.view.machine for _, rank in by_rank))
-    machines += tuple(machine for machine in sorted(attempt.members) if machine not in machines)
+    machines = tuple(dict.fromkeys([rank.view.machine for _, rank in by_rank] + sorted(attempt.members)))
     step = gang_step(ranks)
     ends = [end for rank in ranks for number, end in rank.ends if number == step]
     return RunView(
