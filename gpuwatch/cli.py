@@ -53,11 +53,17 @@ def aggregator(config: Config = Path("/etc/gpuwatch/aggregator.toml")) -> None:
 
 
 @app.command()
-def scan(as_json: AsJson = False) -> None:
+def scan(
+    as_json: AsJson = False,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="The agent's settings file, for its collectors' tables.")
+    ] = None,
+    expect_gpus: Annotated[int | None, typer.Option(min=0, help="How many GPUs this node must have.")] = None,
+) -> None:
     """Look at this node once, with no server and no settings. Exit code: 0 ok, 1 warning, 2 critical, 3 unknown."""
     from gpuwatch.wiring import scan as wiring
 
-    raise typer.Exit(wiring.run(as_json=as_json))
+    raise typer.Exit(wiring.run(as_json=as_json, config=config, expected_gpus=expect_gpus))
 
 
 @app.command()
