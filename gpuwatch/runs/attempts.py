@@ -122,11 +122,14 @@ def _members(attempt: Attempt, members: Mapping[str, int], now: Moment) -> list[
 def end(
     run: Run, attempt: Attempt, ended: Ended, cause: str, at_unix_ns: int, now: Moment, faults: Mapping[str, str]
 ) -> list[LedgerLine]:
-    """It is over. An unplanned or ordered stop carries the fault that is open on the run, else on a member."""
+    """It is over. A stop carries the fault that is open on the run; an unplanned one, without it, that of a member.
+
+    An owner may well stop a run while some member is a little sick: that makes the stop nobody's fault.
+    """
     at_ns = snap_ns(at_unix_ns)
     fault = None
     if ended != "exit0":
-        keys = (f"run:{attempt.run}", *sorted(attempt.members))
+        keys = [f"run:{attempt.run}"] + (sorted(attempt.members) if ended == "unplanned" else [])
         fault = next((faults[key] for key in keys if key in faults), None)
     attempt.ended_unix_ns = at_ns
     attempt.ended_monotonic_ns = now.monotonic_ns

@@ -196,20 +196,22 @@ def test_who_joins_late_and_who_leaves_a_live_attempt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("faults", "named"),
+    ("ended", "faults", "named"),
     [
-        pytest.param({}, None, id="no-fault-open"),
-        pytest.param({"m_1": "node_dead-7"}, "node_dead-7", id="a-members"),
-        pytest.param({"run:opt": "run_stalled-8", "m_1": "x"}, "run_stalled-8", id="the-runs-own-first"),
-        pytest.param({"m_9": "elsewhere"}, None, id="of-no-member"),
+        pytest.param("unplanned", {}, None, id="no-fault-open"),
+        pytest.param("unplanned", {"m_1": "node_dead-7"}, "node_dead-7", id="a-members"),
+        pytest.param("unplanned", {"run:opt": "run_stalled-8", "m_1": "x"}, "run_stalled-8", id="the-runs-own-first"),
+        pytest.param("unplanned", {"m_9": "elsewhere"}, None, id="of-no-member"),
+        pytest.param("planned", {"run:opt": "run_stalled-8"}, "run_stalled-8", id="ordered-because-it-stood-still"),
+        pytest.param("planned", {"m_1": "degraded-7"}, None, id="an-owners-stop-is-no-members-fault"),
     ],
 )
-def test_an_end_names_the_fault_that_is_open(faults: dict[str, str], named: str | None) -> None:
+def test_an_end_names_the_fault_that_is_open(ended: str, faults: dict[str, str], named: str | None) -> None:
     story = Story()
     story.at(0, (), job())
-    story.at(50, (), job("ended", ended="planned", cause="requeued", ended_unix_ns=unix(49)), **faults)
+    story.at(50, (), job("ended", ended=ended, cause="requeued", ended_unix_ns=unix(49)), **faults)
     (line,) = story.of(AttemptEnded)
-    assert (line.ended, line.cause, line.fault) == ("planned", "requeued", named)
+    assert (line.ended, line.cause, line.fault) == (ended, "requeued", named)
 
 
 def test_a_normal_end_has_no_fault_though_one_is_open_on_a_member() -> None:
