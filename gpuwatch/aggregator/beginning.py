@@ -13,6 +13,7 @@ from gpuwatch.model.moment import Moment
 from gpuwatch.model.states import Lifecycle
 from gpuwatch.prices.book import PriceBook
 from gpuwatch.prices.overrides import PriceOverride, PriceSettings
+from gpuwatch.store.records import LastSeen
 from gpuwatch.store.sqlite import Store
 
 
@@ -24,7 +25,10 @@ def restored_fleet(settings: Settings, store: Store, now: Moment) -> Fleet:
         if isinstance(line, LifecycleChanged):
             lifecycles[line.machine] = line
     retired = [name for name, line in lifecycles.items() if line.lifecycle == Lifecycle.RETIRED]
-    fleet.restore(store.last_seen(), retired, now)
+    rows = {row.machine: row for row in store.last_seen()}
+    for name, line in lifecycles.items():  # joined, and not yet among the last-seen rows when that process was killed
+        rows.setdefault(name, LastSeen(machine=name, slot=line.slot, lifecycle=line.lifecycle))
+    fleet.restore(rows.values(), retired, now)
     for record in fleet.machines():
         if record.machine in lifecycles:
             record.lifecycle = Lifecycle(lifecycles[record.machine].lifecycle)

@@ -56,5 +56,10 @@ class Guard:
         allowed = _MAY_REPLACE if replaces else _MAY_DRAIN
         if policy.mode not in allowed:
             return f"the mode of pool {pool} is {policy.mode} now"
-        blind = self._scene().blind_because
-        return f"we may be blind: {blind}" if blind else ""
+        scene = self._scene()
+        if scene.blind_because:
+            return f"we may be blind: {scene.blind_because}"
+        shared = next(
+            (cause for cause in scene.shared if slot in cause.slots), None
+        )  # it may have shown since the plan
+        return "" if shared is None else f"a shared cause explains it: {shared.because}"

@@ -30,6 +30,7 @@ from gpuwatch.store.sqlite import Store
 
 LOG = logging.getLogger("gpuwatch.ledger")
 MAX_PENDING = 100_000
+FIRST_ROUND_S = 60.0  # after our start every agent needs time to be heard
 QUIET_HOLDS = frozenset({"in_progress"})  # an action is under way, and tells its own steps
 _BROKEN = frozenset({Health.DEAD, Health.DRIVER_FAILED})
 
@@ -37,8 +38,9 @@ _BROKEN = frozenset({Health.DEAD, Health.DRIVER_FAILED})
 class Journal:
     """What has been written of each machine, and what waits to be."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, started: Moment) -> None:
         self._store = store
+        self._started = started
         self._pending: list[LedgerLine] = []
         self._health: dict[str, tuple[str, int]] = {}  # machine -> what was written last, and its moment
         self._holds: dict[str, str] = {}  # slot -> the reason that was written last
@@ -80,8 +82,9 @@ class Journal:
         was, was_at_ns = self._health.get(verdict.machine, ("", 0))
         if was == verdict.health:
             return
-        if not was and verdict.health in (Health.JOINING, Health.UNKNOWN) and view.last_report_monotonic_ns is None:
-            return  # nothing is known of it yet
+        unheard = view.last_report_monotonic_ns is None and verdict.health in (Health.JOINING, Health.UNKNOWN)
+        if unheard and (not was or now.age_s(self._started.monotonic_ns) < FIRST_ROUND_S):
+            return  # nothing is known of it yet; that we have just begun is no change of its health
         at_ns = now.unix_ns
         if verdict.health in _BROKEN:
             at_ns = min(at_ns, verdict.onset_unix_ns or view.last_report_unix_ns or at_ns)

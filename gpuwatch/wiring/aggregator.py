@@ -120,7 +120,7 @@ class Aggregator:
         self._ingest = Ingest(
             fleet=fleet, secret=secret, keeper=self._committer, examine=examine, clock=clock, wake=self.wake
         )
-        journal = Journal(store)
+        journal = Journal(store, now)
         jobs = Jobs(
             fleet.machine_at,
             lambda slot: settings.pools[settings.place(slot).pool].gpus,
