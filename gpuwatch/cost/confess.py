@@ -32,27 +32,39 @@ def dollars(amount: Decimal) -> str:
 
 
 def sum_line_of(account: Account, sums: Tally, total: Decimal) -> tuple[str, str]:
-    """(bill | part_bill | estimate | mixed, the sentence). "The bill" is claimed only where the bill is the source."""
+    """(bill | part_bill | mixed | estimate, the sentence). "The bill" is claimed only where the bill is the source."""
     estimated = sums.sources.get("provider", set()) | sums.sources.get("seen", set())
     billed = "bill" in sums.sources or any(cell.loose or cell.loose_provisional for cell in sums.cells.values())
     amount = dollars(total)
     if not billed:
         return "estimate", f"The categories sum to the priced time, {amount}: an estimate. {_estimated(sums)}"
     if estimated:
+        bill, rest = largest_remainder(_by_source(sums), total=int(total.scaleb(2)))
         return "mixed", (
-            f"The categories sum to {amount}: the bill where it covers a machine, else priced time. {_estimated(sums)}"
+            f"The categories sum to {amount}: {dollars(as_decimal(bill))} by the bill and "
+            f"{dollars(as_decimal(rest))} of priced time, an estimate. {_estimated(sums)}"
         )
     cut, stated = _bill_total(account, sums)
     if cut:
         return "part_bill", f"The categories sum to {amount}, the part of the bill that falls into this period."
     missing = sums.total_usd() - stated
     if missing:
-        bill = dollars(as_decimal(round_half_up(stated)))
+        bill_says = dollars(as_decimal(round_half_up(stated)))
         return "mismatch", (
-            f"The categories sum to {amount}, the bill to {bill}: they DIFFER by {float(missing):.12f}. "
+            f"The categories sum to {amount}, the bill to {bill_says}: they DIFFER by {float(missing):.12f}. "
             "This is a fault of gpuwatch; please report it."
         )
     return "bill", f"The categories sum to the bill, {amount} ({sums.basis.value} cost)."
+
+
+def _by_source(sums: Tally) -> list[Fraction]:
+    """Exact money by the bill, and estimated."""
+    estimate = Fraction(0)
+    for index, units in sums.used.items():
+        rate = sums.rates[index]
+        if rate.bill_row is None and rate.usd_per_hour is not None:
+            estimate += rate.usd(units)
+    return [sums.total_usd() - estimate, estimate]
 
 
 def _bill_total(account: Account, sums: Tally) -> tuple[bool, Fraction]:
@@ -75,10 +87,10 @@ def _estimated(sums: Tally) -> str:
     words = []
     provider, seen = len(sums.sources.get("provider", ())), len(sums.sources.get("seen", ()))
     if provider:
-        words.append(f"for {provider} machine{'s' * (provider > 1)} from the provider's start and stop records")
+        words.append(f"of {provider} machine{'s' * (provider > 1)} from the provider's start and stop records")
     if seen:
-        words.append(f"for {seen} machine{'s' * (seen > 1)} from first to last seen")
-    return f"Billed time is known {' and '.join(words)}; no bill covers it."
+        words.append(f"of {seen} machine{'s' * (seen > 1)} from first to last seen")
+    return f"No bill covers it; billed time is known {' and '.join(words)}."
 
 
 def prices_of(sums: Tally) -> tuple[PriceUsed, ...]:
@@ -181,7 +193,8 @@ def _discount(account: Account, sums: Tally) -> list[str]:
 
 
 def _hours(ticks: int) -> str:
-    return f"{ticks / TICKS_PER_HOUR:,.2f} node-hours"
+    hours = ticks / TICKS_PER_HOUR
+    return f"{hours:,.2f} node-hours" if hours >= 0.1 else f"{hours * 3600:,.2f} node-seconds"
 
 
 def _some(machines: set[str]) -> str:

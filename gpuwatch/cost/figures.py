@@ -77,10 +77,12 @@ def _faults(account: Account, sums: Tally) -> list[Figure]:
     figures: list[Figure] = []
     exposure = exposure_of(account.runs, account.faults, sums.since, sums.until)
     hours = exposure.node_ns / HOUR_NS
+    beside = f"; {exposure.elsewhere} more on nodes that no run used" if exposure.elsewhere else ""
     if hours and exposure.faults:
         low, high = poisson_interval(exposure.faults)
-        text = f"{hours / exposure.faults:,.1f} node-hours in use a fault: {exposure.faults} in {hours:,.1f}"
-        text += f" (95 %: {hours / high:,.1f} to {hours / low:,.1f})"
+        count = f"{exposure.faults} fault{'s' * (exposure.faults > 1)} in {_node_time(hours)} of use{beside}"
+        text = f"{_node_time(hours / exposure.faults)} a fault: {count} "
+        text += f"(95 %: {_node_time(hours / high)} to {_node_time(hours / low)})"
         figures.append(
             Figure(
                 name="mtbf",
@@ -93,9 +95,8 @@ def _faults(account: Account, sums: Tally) -> list[Figure]:
         )
     elif hours:
         bound = mtbf_lower_bound_hours(hours)
-        figures.append(
-            Figure(name="mtbf", text=f"> {bound:,.1f} node-hours: no fault in {hours:,.1f}", low=bound, unit="hours")
-        )
+        text = f"> {_node_time(bound)}: no fault in {_node_time(hours)} of use{beside}"
+        figures.append(Figure(name="mtbf", text=text, low=bound, unit="hours"))
     seen = detection_of(account.faults, account.runs, sums.since, sums.until)
     mean, median, late = seen.mean_ns, seen.quantile_ns(50), seen.quantile_ns(95)
     if mean is not None and median is not None and late is not None:
@@ -125,6 +126,10 @@ def _mttr(account: Account, sums: Tally) -> list[Figure]:
     text = f"{_span(float(mean))} from onset to the highest step again, "
     text += f"{count} of {count + back.never} stops = {sentence}"
     return [Figure(name="mttr_run", text=text, value=float(mean) / 1e9, unit="seconds")]
+
+
+def _node_time(hours: float) -> str:
+    return f"{hours:,.1f} node-hours" if hours >= 10 else f"{hours * 60:,.1f} node-minutes"
 
 
 def _span(ns: float) -> str:

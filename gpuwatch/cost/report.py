@@ -84,12 +84,16 @@ def _rows(known: Account, prices: PriceSource, sums: Tally, *, lifetime: bool) -
     for key in cells:
         groups.setdefault(key[0], []).append(key)
     printed = round_nested({first: [exact[key] for key in keys] for first, keys in groups.items()}, total=total)
+    node_hours = _hours_of([cell.node_hours(sums.rates) for cell in cells.values()])
+    gpu_hours = _hours_of([cell.gpu_hours() for cell in cells.values()])
+    unpriced = _hours_of([cell.node_hours(sums.rates, priced=False) for cell in cells.values()])
+    times = dict(zip(cells, zip(node_hours, gpu_hours, unpriced, strict=True), strict=True))
     whole_life = _lifetimes(known, prices, sums.basis) if lifetime else {}
     rows: list[tuple[tuple[object, ...], ReportRow]] = []
     for first, keys in groups.items():
         group_cents = sum(printed[first])
         for key, cents in zip(keys, printed[first], strict=True):
-            row = _row(known, sums, key, cells[key], cents, total)
+            row = _row(known, sums, key, cells[key], cents, total, times[key])
             if lifetime:
                 fault = key[sums.by.index("incident")]
                 row = _with_incident(known, row, fault, whole_life.get(fault))
@@ -106,25 +110,37 @@ def _printed_order(word: str, name: str, cents: int) -> tuple[object, ...]:
     return -cents, f"{_ORDER[word]:02d}" if name == "category" else word
 
 
-def _row(known: Account, sums: Tally, key: Key, cell: Cell, cents: int, total: int) -> ReportRow:
+def _row(
+    known: Account, sums: Tally, key: Key, cell: Cell, cents: int, total: int, times: tuple[Decimal, Decimal, Decimal]
+) -> ReportRow:
     rates = sums.rates
     open_now = cell.usd(rates, provisional=True)
     provisional = largest_remainder([cell.usd(rates, provisional=False), open_now], total=cents)[1] if open_now else 0
+    node_hours, gpu_hours, unpriced = times
     return ReportRow(
         keys=tuple(_word(word, name) for word, name in zip(key, sums.by, strict=True)),
         detail=_detail(known, key, sums.by),
-        node_hours=hours(cell.node_hours(rates)),
-        gpu_hours=hours(cell.gpu_hours()),
+        node_hours=node_hours,
+        gpu_hours=gpu_hours,
         usd=as_decimal(cents),
         provisional_usd=as_decimal(provisional),
-        unpriced_node_hours=hours(cell.node_hours(rates, priced=False)),
+        unpriced_node_hours=unpriced,
         share_percent=hours(Fraction(100 * cents, total), 1) if total else None,
     )
 
 
+def _hours_of(values: Sequence[Fraction]) -> list[Decimal]:
+    """Hours of all rows: nine places are whole ticks, and what a share of a node leaves over is dealt out."""
+    return [_tidy(as_decimal(ticks, 9)) for ticks in largest_remainder(values, 9)]
+
+
+def _tidy(value: Decimal) -> Decimal:
+    return value.normalize() + Decimal(0)
+
+
 def hours(value: Fraction, places: int = 9) -> Decimal:
     """A time (or a percentage) as a decimal, half up; nine places of an hour are whole ticks."""
-    return as_decimal(round_half_up(value, places), places).normalize() + Decimal(0)
+    return _tidy(as_decimal(round_half_up(value, places), places))
 
 
 def _word(word: str, name: str) -> str:
@@ -144,7 +160,11 @@ def _with_incident(known: Account, row: ReportRow, fault: str, lifetime_cents: i
     own = known.faults.by_id.get(fault)
     words: list[str] = []
     if own is not None:
-        words = [own.kind, own.machine or "nobody blamed"] + ([own.cause] if own.cause else [])
+        words = [own.machine or "nobody blamed"]
+        if not fault.startswith(own.kind):
+            words.insert(0, own.kind)
+        if own.cause and not own.cause.startswith(own.kind):
+            words.append(own.cause)
     lifetime = as_decimal(lifetime_cents) if lifetime_cents is not None and fault != NO_FAULT else None
     return msgspec.structs.replace(row, detail=", ".join(words), lifetime_usd=lifetime)
 

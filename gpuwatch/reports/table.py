@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from datetime import date, timedelta
-from decimal import Decimal
+from decimal import ROUND_FLOOR, ROUND_HALF_UP, Decimal
 
 from gpuwatch.model.report import CostReport, PriceUsed, ReportRow
 from gpuwatch.reports import ReportFormat
 
 WIDTH = 100
+_SHOWN = Decimal("0.001")  # of an hour
 _KEY_WIDTH = 44  # of all keys together, before they are cut
 
 
@@ -46,8 +47,8 @@ _FIGURES = {
 
 
 def _title(report: CostReport) -> str:
-    since = _moment(report.since_unix_ns) if report.since_unix_ns is not None else "the first line"
-    return f"Cost by {' and '.join(report.by)}, {since} to {_moment(report.until_unix_ns)} UTC"
+    since = _moment(report.since_unix_ns) if report.since_unix_ns is not None else "the ledger's beginning"
+    return f"Cost by {' and '.join(report.by)}, from {since} to {_moment(report.until_unix_ns)} UTC"
 
 
 def _table(report: CostReport) -> list[str]:
@@ -56,9 +57,14 @@ def _table(report: CostReport) -> list[str]:
     with_unpriced = bool(report.total.unpriced_node_hours)
     heads = [*report.by, "node-hours", "USD", "share"]
     heads += ["provisional"] * with_open + ["whole life"] * with_life + ["no price, h"] * with_unpriced
-    body = [_cells(row, list(row.keys), with_open, with_life, with_unpriced) for row in report.rows]
+    times = _adding([row.node_hours for row in report.rows], report.total.node_hours)
+    body = [
+        _cells(row, list(row.keys), time, with_open, with_life, with_unpriced)
+        for row, time in zip(report.rows, times, strict=True)
+    ]
     last = ["total", *("" for _ in report.by[1:])]
-    total = _cells(report.total, last, with_open, with_life, with_unpriced)
+    total_time = report.total.node_hours.quantize(_SHOWN, ROUND_HALF_UP)
+    total = _cells(report.total, last, total_time, with_open, with_life, with_unpriced)
     keys = len(report.by)
     widths = [max(len(line[i]) for line in [heads, *body, total]) for i in range(len(heads))]
     for i in range(keys):
@@ -68,14 +74,25 @@ def _table(report: CostReport) -> list[str]:
     lines = [_line(heads, widths, keys), rule]
     for cells, detail in zip(body, details, strict=True):
         line = _line(cells, widths, keys)
-        lines.append((line + detail)[:WIDTH].rstrip() if len(line) < WIDTH else line)
+        lines.append(_cut(line + detail, WIDTH) if len(line) < WIDTH - 3 else line)
     return [*lines, rule, _line(total, widths, keys)]
 
 
-def _cells(row: ReportRow, keys: list[str], with_open: bool, with_life: bool, with_unpriced: bool) -> list[str]:
+def _adding(times: list[Decimal], total: Decimal) -> list[Decimal]:
+    """Hours cut to what is shown, so that the shown ones add up to the shown total (largest remainder)."""
+    shown = [time.quantize(_SHOWN, ROUND_FLOOR) for time in times]
+    missing = int((total.quantize(_SHOWN, ROUND_HALF_UP) - sum(shown)) / _SHOWN)
+    for index in sorted(range(len(times)), key=lambda i: (shown[i] - times[i], i))[: max(missing, 0)]:
+        shown[index] += _SHOWN
+    return shown
+
+
+def _cells(
+    row: ReportRow, keys: list[str], time: Decimal, with_open: bool, with_life: bool, with_unpriced: bool
+) -> list[str]:
     no_price = bool(row.unpriced_node_hours) and row.unpriced_node_hours == row.node_hours and not row.usd
     share = "" if row.share_percent is None else f"{row.share_percent:.1f} %"
-    cells = [*keys, f"{row.node_hours:,.3f}", "unknown $" if no_price else f"{row.usd:,.2f}", share]
+    cells = [*keys, f"{time:,.3f}", "unknown $" if no_price else f"{row.usd:,.2f}", share]
     if with_open:
         cells.append(f"{row.provisional_usd:,.2f}" if row.provisional_usd else "")
     if with_life:
@@ -123,7 +140,10 @@ def _price(price: PriceUsed) -> str:
         return f"{price.what}: no price known, unknown $ for {hours}"
     day = f" of {price.as_of}" if price.as_of else ""
     old = ", older than the price book" if price.older_than_book else ""
-    return f"{price.what}: ${price.usd_per_hour:f} ({price.kind}{day}{old}) for {hours}; source: {price.source}"
+    usd = f"{price.usd_per_hour.normalize():f}"
+    if len(usd.partition(".")[2]) < 2:
+        usd = f"{price.usd_per_hour:.2f}"
+    return f"{price.what}: ${usd} ({price.kind}{day}{old}) for {hours}; source: {price.source}"
 
 
 def _dollars(amount: Decimal) -> str:

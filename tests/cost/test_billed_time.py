@@ -120,7 +120,10 @@ def test_where_no_bill_covers_the_time_it_is_priced_and_said_to_be() -> None:
     known = account(pen.lines, at(120), bills=[row("n", 0, 60, "1", "10")])
     made = make_report(known, BOOK, made_unix_ns=at(120))
     assert made.sums_to == "mixed"
-    assert "the bill where it covers a machine, else priced time" in made.sum_line
+    assert made.sum_line == (
+        "The categories sum to $37.20: $10.00 by the bill and $27.20 of priced time, an estimate. No bill covers it; "
+        "billed time is known of 1 machine from the provider's start and stop records."
+    )
     assert made.total.usd == Decimal("37.20")
 
 

@@ -81,7 +81,7 @@ def test_the_table_keeps_to_its_width_and_says_everything() -> None:
         "Goodput",
         "Y: no price known, unknown $ for 2.000 node-hours",
         "something to look at",
-        "2021-12-01 00:00:00 to 2021-12-01 01:00:00 UTC",
+        "from 2021-12-01 00:00:00 to 2021-12-01 01:00:00 UTC",
     ):
         assert part in text
     assert "Nothing. Next: begin." in FORMATS["table"].render(EMPTY)
