@@ -96,7 +96,7 @@ def look(
         boot_id=identity.boot_id,
         at_unix_ns=now.unix_ns,
         statement=statement(answers),
-        remarks=(*_remarks(findings, answers), *_about_sources(answers)),
+        remarks=(*_none_of(expected_gpus, answers), *_remarks(findings, answers), *_about_sources(answers)),
         sources=tuple(answers),
         events=tuple(events),
     )
@@ -270,6 +270,15 @@ def _remarks(findings: tuple[Finding, ...], answers: list[Latest]) -> list[Remar
             remarks.append(Remark(level="unknown", rule=finding.rule, subject=subject, because=finding.because))
     order: tuple[Level, ...] = ("critical", "warning", "unknown")
     return sorted(remarks, key=lambda remark: (order.index(remark.level), remark.rule, remark.subject))
+
+
+def _none_of(expected_gpus: int | None, answers: list[Latest]) -> list[Remark]:
+    """Who says how many GPUs must be here is not told "all well" on a node that shows neither GPU nor driver."""
+    absent = [answer for answer in answers if answer.collector == "nvml" and answer.status == "unsupported"]
+    if not expected_gpus or not absent:
+        return []
+    because = f"0 of {expected_gpus} GPUs: {absent[0].reason or 'NVML is not there'}"
+    return [Remark(level="critical", rule="gpu_missing", subject="source nvml", because=because, action="reboot")]
 
 
 def _about_sources(answers: list[Latest]) -> list[Remark]:

@@ -144,6 +144,8 @@ def test_no_gpu_is_said_plainly_and_the_rest_goes_on(
     assert found["statement"] == "no NVIDIA GPU or driver on this node"
     assert (code, found["findings"]) == (0, [])
     assert found["sources"]["host"]["facts"]["memory_total_bytes"] > 0
+    code, found = scanned(machine, capsys, expected_gpus=8)
+    assert (code, found["findings"][0]["because"]) == (2, "0 of 8 GPUs: no NVIDIA GPU or driver on this node")
 
 
 def test_a_source_that_fails_is_unknown(
