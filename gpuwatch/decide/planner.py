@@ -21,6 +21,7 @@ from gpuwatch.decide.limits import (
     under_way,
     worn_out,
 )
+from gpuwatch.decide.returning import OURS_TO_RESUME, returning
 from gpuwatch.decide.stalled_runs import plan_runs
 from gpuwatch.decide.strongest import RANK
 from gpuwatch.decide.wanted import Wanted, expired, group_of, group_refusal, out_of_our_hands, wanted
@@ -31,10 +32,6 @@ from gpuwatch.model.policy import Mode, Policy
 from gpuwatch.model.states import SICK, Health, Lifecycle
 from gpuwatch.model.verdict import Judgement, Verdict
 from gpuwatch.model.view import FleetView, NodeView
-
-OURS_TO_RESUME = frozenset({Lifecycle.CORDONED, Lifecycle.DRAINING, Lifecycle.DRAINED})
-EVENT_CAUSES = ("xid_", "sxid_")
-"""Causes that only an event told: their end is no repair."""
 
 
 def make_plan(
@@ -85,7 +82,7 @@ class _Planner:
             if verdict.health in SICK or verdict.cause == "absent_unexplained":
                 sick.append((view, verdict))
             elif verdict.health is Health.HEALTHY and view.lifecycle in OURS_TO_RESUME:
-                self._resume(view, verdict)
+                self._return(view, verdict)
         if sick:
             self.budgets = budgets(self.fleet, self.verdicts, self.policies, self.memory)
         for view, verdict in sorted(sick, key=_urgency):
@@ -224,52 +221,14 @@ class _Planner:
             return None
         return weigh(view.run, policy, self.now)
 
-    def _resume(self, view: NodeView, verdict: Verdict) -> None:
-        """Our own drain of a node that is well again: returning one is never blocked by a budget or a shared cause."""
-        policy = self._policy(view)
-        says = view.scheduler
-        if (
-            says is None
-            or says.drain_owner != "gpuwatch"
-            or policy.mode not in (Mode.APPROVE, Mode.DRAIN, Mode.REPLACE)
-        ):
-            return
-        if under_way(self.memory, view.slot) is not None:
-            return
+    def _return(self, view: NodeView, verdict: Verdict) -> None:
         past = self.past.get(view.slot, [])
-        drain = next((d for d in reversed(past) if d.kind == "drain" and d.machine == view.machine), None)
-        refusal: Refusal | None = None
-        if self.memory.hold_everything:
-            refusal = "hold_file", self.memory.hold_everything
-        elif view.slot in self.memory.human_holds:
-            refusal = "human_hold", self.memory.human_holds[view.slot]
-        elif policy.mode in (Mode.OBSERVE, Mode.RECOMMEND):
-            refusal = policy.mode.value, f"mode {policy.mode.value}: would resume it, it is well again"
-        elif drain is None:
-            refusal = "drain_unknown", "drained by gpuwatch, but it does not remember why: a person must resume it"
-        elif drain.cause.startswith(EVENT_CAUSES) and not _booted_since(view, drain):
-            words = f"drained for {drain.cause}; that it was not seen again is no repair: a reboot, or a person's clear"
-            refusal = "repair_unproven", words
-        else:
-            refusal = cooling(past, policy, self.fleet, self.now)
-        if refusal is not None:
-            self._hold(view, refusal, drain.fault if drain is not None else "")
-            return
-        assert drain is not None
-        self.taken.add(view.slot)
-        self.actions.append(
-            Action(
-                action_id=f"resume-{drain.action_id}",
-                kind="resume",
-                slot=view.slot,
-                machine=view.machine,
-                pool=view.pool,
-                because=f"well again: {verdict.because}; it was drained for {drain.cause}",
-                fault=drain.fault,
-                takes_out=False,
-                cause=drain.cause,
-            )
-        )
+        found = returning(view, verdict, self._policy(view), past, self.memory, self.fleet, self.now)
+        if isinstance(found, Action):
+            self.taken.add(view.slot)
+            self.actions.append(found)
+        elif found is not None:
+            self.holds.append(found)
 
     def _hold(self, view: NodeView, refusal: Refusal, fault: str) -> None:
         reason, because = refusal
@@ -297,9 +256,3 @@ class _Planner:
 def _urgency(pair: tuple[NodeView, Verdict]) -> tuple[int, int, str, str]:
     view, verdict = pair
     return (-RANK.get(verdict.health, 0), verdict.since_monotonic_ns, view.slot, view.machine)
-
-
-def _booted_since(view: NodeView, drain: Done) -> bool:
-    if view.boot_changed_monotonic_ns is None or drain.started_monotonic_ns is None:
-        return False
-    return view.boot_changed_monotonic_ns > drain.started_monotonic_ns

@@ -12,7 +12,9 @@ from gpuwatch.model.verdict import RunVerdict, Verdict
 from gpuwatch.model.view import FleetView, NodeView
 from gpuwatch.runs.standouts import stand_outs
 
-EXPLAINS = frozenset({Health.DEAD, Health.DRIVER_FAILED, Health.ABSENT, Health.DEGRADED})
+EXPLAINS = frozenset({Health.DEAD, Health.DRIVER_FAILED, Health.ABSENT})
+DEGRADED_EXPLAINS_NS = 600 * 10**9
+"""A degraded member explains a stall that came with it, not one of hours later: the gang has stepped since."""
 MAY_YET_EXPLAIN_S = 60.0
 """A member that is silent, suspected or slow to answer may turn out to be the cause: wait this long for a verdict."""
 OVERDUE_INTERVALS = 2.0
@@ -72,7 +74,10 @@ def _explained_by(
     """The member whose own failure explains the stall, or, for a while, the one that may yet turn out to."""
     for machine in run.machines:
         verdict = verdicts.get(machine)
-        if verdict is not None and verdict.health in EXPLAINS and not verdict.soft:
+        if verdict is None or verdict.soft:
+            continue
+        came_with_it = verdict.since_monotonic_ns > run.moved_monotonic_ns - DEGRADED_EXPLAINS_NS
+        if verdict.health in EXPLAINS or (verdict.health is Health.DEGRADED and came_with_it):
             return machine
     if stalled_s >= MAY_YET_EXPLAIN_S:
         return ""

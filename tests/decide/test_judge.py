@@ -417,3 +417,15 @@ def test_a_sick_member_explains_a_stall_for_good() -> None:
     assert judgement.nodes[2].health is Health.DEAD
     again = conclude(fleet, before=replace_since(judgement, later(T0, -3600)))
     assert again.runs[0].explained_by == "m-w02"
+
+
+@pytest.mark.parametrize(("degraded_s", "explained"), [(1499, "m-w02"), (1500, "")])
+def test_a_degraded_member_explains_only_a_stall_that_came_with_it(degraded_s: float, explained: str) -> None:
+    """The gang last moved 900 s ago; whoever was degraded for long before that did not stop it."""
+    fleet = stalled_fleet()
+    findings = {view.machine: assess(view, T0, RULES) for view in fleet.nodes}
+    findings["m-w02"] += (evidence("gpu_missing", "m-w02", argues_for=Health.DEGRADED),)
+    first = judge(fleet, findings, None, {}, later(T0, -degraded_s))
+    again = judge(fleet, findings, first, {}, T0)
+    assert again.nodes[2].health is Health.DEGRADED
+    assert again.runs[0].explained_by == explained
