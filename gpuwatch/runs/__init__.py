@@ -7,7 +7,8 @@ book, the ledger lines that are new, and each live attempt as the thinking rooms
     begin again after a restart ............ rebuilt.py: from_ledger
     one rank's record ...................... ranks.py
     which attempt, when it began and ended . attempts.py
-    steps, phases, saves of the gang ....... progress.py
+    steps and phases of the gang ........... progress.py
+    its checkpoints ........................ saves.py
     usual lengths .......................... learned.py
     ranks that stand out ................... standouts.py
 """

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from statistics import median_low
 
-from gpuwatch.model.ledger import CheckpointSaved, LedgerLine, PhaseBegan, PhaseEnded, StepEnded, snap_ns
+from gpuwatch.model.facts.training import Beat
+from gpuwatch.model.ledger import LedgerLine, PhaseBegan, PhaseEnded, StepEnded, snap_ns
 from gpuwatch.model.moment import Moment
 from gpuwatch.runs.book import COMPLETE_GRACE_NS, PHASES, Attempt, Episode, Phase, Rank, Run
 from gpuwatch.runs.learned import WARM_UP, appended, executed, usual_ns
+from gpuwatch.runs.saves import SETTLED_NS, follow_saves
 
 STALE_NS = 30 * 10**9  # beside the newest record of the gang
-SETTLED_NS = 30 * 10**9  # no further rank has entered a phase, or saved a shard, for so long
 CLOCK_OFF_NS = 2 * 10**9  # a node whose clock is further ahead of the gang's middle is corrected
 
 
@@ -31,7 +32,7 @@ def advance(run: Run, attempt: Attempt, now: Moment) -> list[LedgerLine]:
     step = gang_step(ranks)
     if step is not None:
         _step(run, attempt, step, ranks, ahead, lines)
-    _saves(run, attempt, ranks, ahead, now, lines)
+    follow_saves(run, attempt, ranks, ahead, now, lines)
     return lines
 
 
@@ -87,7 +88,7 @@ def _step(
     at_ns = max(at_ns, attempt.last_line_ns)
     episode = attempt.episode
     if attempt.last_step is None and episode is not None and episode.phase == "init":
-        _init_ended(run, attempt, episode, step, ranks, ahead, lines)
+        _init_ended(run, attempt, episode, ranks, ahead, lines)
     lines.append(StepEnded(at_unix_ns=at_ns, run=attempt.run, attempt=attempt.attempt, step=step))
     _learn_step(run, attempt, step, at_ns)
     attempt.last_step, attempt.last_step_ns, attempt.last_line_ns = step, at_ns, at_ns
@@ -222,7 +223,6 @@ def _init_ended(
     run: Run,
     attempt: Attempt,
     episode: Episode,
-    step: int,
     ranks: list[Rank],
     ahead: dict[str, int],
     lines: list[LedgerLine],
@@ -240,11 +240,10 @@ def _init_ended(
         beat = rank.beat
         if beat.phase_start_unix_ns is None or beat.phase not in ("train", "data_wait"):
             continue
-        begun_ns = (beat.step_end_unix_ns or 0) - int((beat.step_s or 0.0) * 1e9)
-        is_first = beat.step == step and bool(beat.step_s) and abs(begun_ns - beat.phase_start_unix_ns) < 10**8
-        if is_first:
-            resumed = step - 1
-        if is_first or rank.trained_before_first_step:
+        steps = _steps_since(beat.phase_start_unix_ns, beat)
+        if steps is not None and beat.step is not None and (steps == 1 or rank.trained_before_first_step):
+            resumed = beat.step - steps
+        if steps == 1 or rank.trained_before_first_step:
             left_ns.append(_at(rank, beat.phase_start_unix_ns, ahead))
     assert episode.began_ns is not None
     if not left_ns:
@@ -257,43 +256,17 @@ def _init_ended(
     _close(run, attempt, episode, at_ns)
 
 
+def _steps_since(start_ns: int, beat: Beat) -> int | None:
+    """How many steps of the last one's length lie between: a whole number of them, or nobody can tell."""
+    if not beat.step_s or beat.step_end_unix_ns is None:
+        return None
+    times = (beat.step_end_unix_ns - start_ns) / (beat.step_s * 1e9)
+    whole = round(times)
+    return whole if whole >= 1 and abs(times - whole) <= 0.1 else None
+
+
 def _close(run: Run, attempt: Attempt, episode: Episode, at_ns: int | None) -> None:
     if at_ns is not None and episode.began_ns is not None:
         attempt.last_line_ns = at_ns
         run.phase_ns[episode.phase] = appended(run.phase_ns.get(episode.phase, ()), at_ns - episode.began_ns)
     attempt.episode = None
-
-
-def _saves(
-    run: Run, attempt: Attempt, ranks: list[Rank], ahead: dict[str, int], now: Moment, lines: list[LedgerLine]
-) -> None:
-    """A checkpoint is durable when its last shard is. Who writes shards is learned from the first one."""
-    for rank in ranks:
-        step, stamp_ns = rank.beat.checkpoint_step, rank.beat.checkpoint_unix_ns
-        if step is None or stamp_ns is None or (attempt.saved_step is not None and step <= attempt.saved_step):
-            continue
-        shards = attempt.saving.setdefault(step, {})
-        if rank.view.rank not in shards:
-            shards[rank.view.rank] = _at(rank, stamp_ns, ahead)
-            attempt.saving_monotonic_ns = now.monotonic_ns
-    settled = now.monotonic_ns - attempt.saving_monotonic_ns >= SETTLED_NS
-    everybody = {rank.view.rank for rank in ranks}
-    for step in sorted(attempt.saving):
-        shards = attempt.saving[step]
-        beyond = {r.view.rank for r in ranks if (r.beat.checkpoint_step or -1) >= step} | shards.keys()
-        savers = run.savers or (frozenset(everybody) if everybody <= beyond else frozenset())
-        if not savers and settled:
-            savers = frozenset(shards)
-        if savers and savers <= beyond:
-            saved(run, attempt, step, savers, lines)
-
-
-def saved(run: Run, attempt: Attempt, step: int, savers: frozenset[int], lines: list[LedgerLine]) -> None:
-    """Write it down: a restart would go on from here."""
-    at_ns = snap_ns(max(attempt.saving[step].values()))
-    lines.append(CheckpointSaved(at_unix_ns=at_ns, run=attempt.run, attempt=attempt.attempt, step=step))
-    if attempt.saved_step is not None and step > attempt.saved_step:
-        run.save_steps = (*run.save_steps, step - attempt.saved_step)[-10:]
-    run.savers = savers
-    attempt.saved_step, attempt.saved_unix_ns = step, at_ns
-    attempt.saving = {other: shards for other, shards in attempt.saving.items() if other > step}

@@ -17,9 +17,10 @@ from gpuwatch.model.run import JobFact, RunView, Sighting
 from gpuwatch.runs.attempts import attempt_of, forget, keep_up, take_job
 from gpuwatch.runs.book import PHASES, Attempt, Book, Run
 from gpuwatch.runs.learned import lower_median, usual_ns
-from gpuwatch.runs.progress import advance, counted, gang_step, saved, usual_step_ns
+from gpuwatch.runs.progress import advance, counted, gang_step, usual_step_ns
 from gpuwatch.runs.ranks import take
 from gpuwatch.runs.rebuilt import from_ledger
+from gpuwatch.runs.saves import saved
 
 __all__ = ["absorb", "from_ledger", "new_book", "views"]
 
