@@ -64,10 +64,7 @@ def billed_time(
     result = BilledTime(pieces={}, ghosts=[], unplaced=[])
     for machine in sorted(set(lives) | set(by_machine)):
         own = lives.get(machine, ())
-        pieces = _from_bill(machine, own, by_machine.get(machine, []), result)
-        covered = united(
-            (snap_ns(r.period_start_unix_ns), snap_ns(r.period_end_unix_ns)) for _, r in by_machine[machine]
-        )
+        pieces, covered = _from_bill(machine, own, by_machine.get(machine, []), result)
         pieces += _from_lives(own, covered, rules)
         pieces.sort(key=lambda piece: piece.start)
         if pieces:
@@ -88,7 +85,8 @@ def _from_lives(lives: Sequence[Life], covered: Sequence[Span], rules: Mapping[s
 
 def _from_bill(
     machine: str, lives: Sequence[Life], rows: Sequence[tuple[int, BillRow]], result: BilledTime
-) -> list[Piece]:
+) -> tuple[list[Piece], list[Span]]:
+    """Its pieces, and the time that the bill speaks for: a row that is open says nothing of what comes after it."""
     pieces: list[Piece] = []
     free_life = united(span for life in lives for span in life.billed())
     free_gone = united(span for life in lives if not life.provider_end for span in life.gone)
@@ -99,24 +97,27 @@ def _from_bill(
         rows, key=lambda item: (item[1].period_start_unix_ns, item[1].period_end_unix_ns, item[0])
     ):
         period = (snap_ns(row.period_start_unix_ns), snap_ns(row.period_end_unix_ns))
-        periods.append(period)
         known = [life for life in lives if life.start < period[1] and period[0] < life.end]
         terms = _terms(row, index, known)
         due = row.quantity_ticks * TICK_NS
+        reach = period[0]
         laid_before = [span for span in laid_before if span[1] > period[0]]
         for spans, forced, cause in _places(period, known, free_life, free_gone):
             laid, _ = take(without(clip(united(spans), *period), laid_before), due)
             due -= length_ns(laid)
             laid_before = united([*laid_before, *laid])
             all_laid += laid
+            reach = max([reach, *(end for _, end in laid)])
             for start, end in laid:
                 pieces += _by_life(start, end, known, terms, forced, cause)
         if due > 0:
             result.unplaced.append(UnplacedTime(bill_row=index, ticks=due // TICK_NS))
-    inside = without(free_life, without(free_life, united(periods)))
+        periods.append((period[0], reach if row.open else period[1]))
+    covered = united(periods)
+    inside = without(free_life, without(free_life, covered))
     for start, end in without(inside, united(all_laid)):
         result.ghosts.append(Ghost(machine=machine, start_unix_ns=start, end_unix_ns=end))
-    return pieces
+    return pieces, covered
 
 
 def _places(

@@ -169,13 +169,11 @@ def _price_findings(sums: Tally) -> list[str]:
     result = []
     if any(rate.price is not None and rate.price.older_than_book for rate in used):
         result.append("some prices are older than the price book: its earliest observation stands in for them")
-    if any(rate.price is not None and rate.price.kind == "spot" for rate in used):
-        result.append("spot prices of the book are one day's observation: an order of magnitude, no bill")
     unpriced = sums.node_hours(priced=False)
     if unpriced:
         result.append(
             f"unknown $ for {float(unpriced):,.2f} node-hours without a price, outside every sum. "
-            "Next: give a price with --prices, or usd_per_hour of the pool"
+            "Next: give a price with --prices, or usd_per_hour of the pool (a spot node takes your own dated prices)"
         )
     return result
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from gpuwatch.model.ledger import FaultBlamed, FaultClosed, FaultOpened, snap_ns
 
 FOLLOWS_NS = 10 * 60 * 10**9  # a stop this long after a member's fault is laid to it, if nothing else is known
+FOLLOWS_LIVE_NS = 60 * 10**9  # the same of a stand-still that goes on: it may only be the next step's time
 
 
 @dataclass(slots=True)
@@ -76,22 +77,23 @@ class FaultBook:
 
         `since`..`until`: the attempt; `progress`: its last proof of progress; `over`: it has ended. The run's own
         latest open fault; else of the members' faults the first that began after the progress (later ones follow from
-        it); else, of a stop that has happened, the latest that began shortly before it and is open still; else none.
+        it); else the latest that began shortly before it and is open still; else none.
         """
         own = [fault for fault in self._of_run.get(run, ()) if since <= fault.onset <= until and _open(fault, progress)]
         if own:
             return own[-1].id
+        follows_ns = FOLLOWS_NS if over else FOLLOWS_LIVE_NS
         after: list[tuple[int, str]] = []
         before: list[tuple[int, str]] = []
         for machine in members:
             for fault in self._of_machine.get(machine, ()):
                 if progress <= fault.onset <= until:
                     after.append((fault.onset, fault.id))
-                elif max(since, progress - FOLLOWS_NS) <= fault.onset < progress and _open(fault, progress):
+                elif max(since, progress - follows_ns) <= fault.onset < progress and _open(fault, progress):
                     before.append((fault.onset, fault.id))
         if after:
             return min(after)[1]
-        return max(before)[1] if before and over else None
+        return max(before)[1] if before else None
 
     def straggler(self, run: str, start: int) -> str | None:
         """The open fault of kind `straggler` that names one node of this run: only then slow time has a fault."""

@@ -8,7 +8,7 @@ from fractions import Fraction
 from gpuwatch.cost.formulas import mtbf_lower_bound_hours, poisson_interval
 from gpuwatch.cost.goodput import HOUR_NS, Ratio, Shares, ettr, exposure_of, run_time, shares_of
 from gpuwatch.cost.intervals import Account
-from gpuwatch.cost.repair_times import comebacks_of, detection_of
+from gpuwatch.cost.repair_times import comebacks_of, detection_of, node_comebacks_of
 from gpuwatch.cost.waste import Tally
 from gpuwatch.model.money import Category
 from gpuwatch.model.report import Figure
@@ -104,6 +104,12 @@ def _faults(account: Account, sums: Tally) -> list[Figure]:
         text += f"(median {_span(median)}, p95 {_span(late)}, max {_span(seen.delays_ns[-1])})"
         figures.append(Figure(name="mttd", text=text, value=float(mean) / 1e9, unit="seconds"))
     figures += _mttr(account, sums)
+    took, waiting = node_comebacks_of(account.history, account.faults, sums.since, sums.until)
+    if took:
+        mean_ns = sum(took) / len(took)
+        text = f"{_span(mean_ns)} from onset until the node or its replacement is in service, "
+        text += f"{len(took)} of {len(took) + waiting} nodes"
+        figures.append(Figure(name="mttr_node", text=text, value=mean_ns / 1e9, unit="seconds"))
     return figures
 
 

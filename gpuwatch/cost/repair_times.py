@@ -9,9 +9,11 @@ from fractions import Fraction
 from itertools import pairwise
 
 from gpuwatch.cost.faults import FaultBook
+from gpuwatch.cost.history import History
 from gpuwatch.cost.recovery import Window
 from gpuwatch.cost.spans import length_ns
 from gpuwatch.cost.timeline import RunTimeline
+from gpuwatch.model.ledger import LifeStarted, snap_ns
 
 
 @dataclass(slots=True, frozen=True)
@@ -107,6 +109,43 @@ def comebacks_of(
             parts = [after - before for before, after in pairwise(points)]
             done.append(Comeback(timeline.run, fault.id, *parts))
     return Comebacks(tuple(done), never)
+
+
+def node_comebacks_of(
+    history: History, faults: FaultBook, since: int | None = None, until: int | None = None
+) -> tuple[list[int], int]:
+    """MTTR (node): onset until the node, or its replacement, is in service; and how many are not yet.
+
+    Only of faults for which the node was taken out of service or replaced.
+    """
+    replaced: dict[str, list[str]] = {}
+    for machine, own in history.machines.items():
+        for line in own.life:
+            if isinstance(line, LifeStarted) and line.fault is not None:
+                replaced.setdefault(line.fault, []).append(machine)
+    took: list[int] = []
+    waiting = 0
+    for fault in faults.by_id.values():
+        if fault.machine is None or not _inside(fault.onset, since, until):
+            continue
+        out = _changes(history, fault.machine, fault.onset)
+        first_out = next((at for at, word in out if word != "in_service"), None)
+        if first_out is None and fault.id not in replaced:
+            continue
+        back = [at for at, word in out if word == "in_service" and first_out is not None and at > first_out]
+        for machine in replaced.get(fault.id, ()):
+            back += [at for at, word in _changes(history, machine, fault.onset) if word == "in_service"]
+        if back:
+            took.append(min(back) - fault.onset)
+        else:
+            waiting += 1
+    return took, waiting
+
+
+def _changes(history: History, machine: str, since: int) -> list[tuple[int, str]]:
+    own = history.machines.get(machine)
+    lines = own.lifecycle if own is not None else []
+    return [(snap_ns(line.at_unix_ns), line.lifecycle) for line in lines if line.at_unix_ns >= since]
 
 
 def _finished_again(timeline: RunTimeline, window: Window) -> int | None:

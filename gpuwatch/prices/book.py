@@ -60,7 +60,13 @@ class PriceBook:
         return _price(known[-1] if known else rows[0], kind, older=not known)
 
     def steps(self, terms: Terms, pool: str) -> list[tuple[int, Price]]:
-        """(valid from unix ns, price) over all time; empty: no price is known."""
+        """(valid from unix ns, price) over all time, to price what was used; empty: no price is known.
+
+        A spot row of the book is one instant's observation. It serves estimates (`price_on`) and prices no node's past:
+        that takes a bill or the owner's own dated prices.
+        """
+        if terms.price_kind == "spot" and not self._own(terms.sku, pool):
+            return []
         found = self._series(terms.provider, terms.region, terms.sku, terms.price_kind, pool)
         if found is None:
             return []
@@ -71,7 +77,7 @@ class PriceBook:
         return steps
 
     def _series(self, provider: str, region: str, sku: str, kind: str, pool: str) -> tuple[list[PriceRow], str] | None:
-        own = self._pools.get(pool) or self._skus.get(_sku(sku))
+        own = self._own(sku, pool)
         if own:
             return own, "override"
         place = (provider.lower(), _region(region), _sku(sku))
@@ -79,6 +85,9 @@ class PriceBook:
         if not rows or (kind == "spot" and (*place, "ondemand") not in self._rows):
             return None
         return rows, kind
+
+    def _own(self, sku: str, pool: str) -> list[PriceRow] | None:
+        return self._pools.get(pool) or self._skus.get(_sku(sku))
 
 
 def read_rows(text: str) -> dict[Key, list[PriceRow]]:

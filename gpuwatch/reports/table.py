@@ -26,7 +26,7 @@ def render(report: CostReport) -> str:
     if report.figures:
         lines += [""]
         for figure in report.figures:
-            lines += _wrap(figure.text, first=f"{_FIGURES.get(figure.name, figure.name):<12}", rest=" " * 12)
+            lines += _wrap(figure.text, first=f"{_FIGURES.get(figure.name, figure.name):<13}", rest=" " * 13)
     lines += _prices(report)
     if report.findings:
         lines += ["", "Look at:"]
@@ -43,6 +43,7 @@ _FIGURES = {
     "mtbf": "MTBF",
     "mttd": "MTTD",
     "mttr_run": "MTTR (run)",
+    "mttr_node": "MTTR (node)",
 }
 
 

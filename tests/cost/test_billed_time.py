@@ -193,3 +193,14 @@ def test_two_rows_of_one_period_lie_one_after_the_other() -> None:
         (0, at(0), at(24)),
         (1, at(24), at(60)),
     ]
+
+
+def test_life_beyond_a_row_that_is_still_open_is_no_ghost_but_priced() -> None:
+    pen = Pen()
+    pen.node("n", 0)
+    first = row("n", 0, 60, "0.5", "5")
+    closed = account(pen.lines, at(60), bills=[first])
+    assert len(closed.billed.ghosts) == 1
+    known = account(pen.lines, at(60), bills=[msgspec.structs.replace(first, open=True)])
+    assert known.billed.ghosts == []
+    assert words(known.intervals) == [("idle", "", "bill", 0, 30), ("idle", "", "provider", 30, 60)]

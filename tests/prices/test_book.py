@@ -130,3 +130,11 @@ def test_own_prices_that_cannot_be(own: PriceOverride) -> None:
     with pytest.raises(PriceError) as caught:
         PriceBook.bundled(PriceSettings(pools={"p": own}))
     assert caught.value.next_step
+
+
+def test_a_spot_row_of_the_book_serves_estimates_and_prices_no_nodes_past() -> None:
+    terms = Terms(provider="gcp", region="us-central1", sku="a2-highgpu-8g", price_kind="spot")
+    assert BOOK.price_on("gcp", "us-central1", "a2-highgpu-8g", "spot", date(2026, 9, 1)) is not None
+    assert BOOK.steps(terms, "") == []
+    own = PriceBook.bundled(PriceSettings(pools={"p": PriceOverride(usd_per_hour=Decimal(9))}))
+    assert [price.usd_per_hour for _, price in own.steps(terms, "p")] == [9]
