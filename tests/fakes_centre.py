@@ -221,6 +221,7 @@ class Centre:
         self.lag_s = 0.0
         senses = Senses(
             settings=settings,
+            clock=clock,
             started=now,
             fleet=fleet,
             journal=journal,

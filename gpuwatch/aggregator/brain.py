@@ -38,6 +38,8 @@ from gpuwatch.model.view import FleetView, NodeView
 
 LOG = logging.getLogger("gpuwatch.brain")
 MIN_GAP_S = 0.1  # between two ticks, however often one is asked for
+SHARE = 0.1  # of a core, at most, goes into ticks that nobody asked for; a huge fleet ticks less often …
+LONGEST_S = 5.0  # … but never less often than agents report
 URGENT = frozenset({Health.DEAD, Health.DRIVER_FAILED})
 
 
@@ -232,7 +234,7 @@ class Brain:
                 self._forget_override(view.slot)
 
     def _change_lifecycle(self, view: NodeView, verdict: Verdict, to: Lifecycle, because: str, *, now: Moment) -> None:
-        LOG.info("%s (%s) is %s: %s", view.slot, view.machine, to, because)
+        LOG.debug("%s (%s) is %s: %s", view.slot, view.machine, to, because)
         self._journal.lifecycle(view, str(to), because, self._book.open.get(view.machine), now)
         self._fleet.set_lifecycle(view.machine, to, now.monotonic_ns)
         if because == RESUMED_BY_SOMEBODY and verdict.health in SICK and view.slot not in self._people.holds():
@@ -274,8 +276,9 @@ class Brain:
                 self.failure_count += 1
                 LOG.exception("a tick failed; the next one begins anew")
             took_s = (self._clock.monotonic_ns() - began_ns) / 1e9
+            pause_s = max(self._settings.server.tick_s, min(took_s / SHARE, LONGEST_S)) - took_s
             self._stopped.wait(MIN_GAP_S)
-            self._wake.wait(max(0.0, self._settings.server.tick_s - took_s - MIN_GAP_S))
+            self._wake.wait(max(0.0, pause_s - MIN_GAP_S))
 
     def _now(self) -> Moment:
         return Moment(self._clock.unix_ns(), self._clock.monotonic_ns())

@@ -14,6 +14,7 @@ from gpuwatch.aggregator.journal import Journal
 from gpuwatch.aggregator.lives import Lives
 from gpuwatch.aggregator.settings import Settings
 from gpuwatch.aggregator.witnesses import Witness
+from gpuwatch.clock import Clock
 from gpuwatch.clouds import CloudSnapshot
 from gpuwatch.model.moment import Moment
 from gpuwatch.model.run import RunView
@@ -21,6 +22,8 @@ from gpuwatch.model.view import FleetView
 from gpuwatch.runs.book import Book
 from gpuwatch.runs.track import absorb, views
 from gpuwatch.schedulers import SchedulerSnapshot
+
+SLOW_NS = 50_000_000  # runs of so many ranks are followed less often than the tick: a tenth of the time at most
 
 
 class Senses:
@@ -30,6 +33,7 @@ class Senses:
         self,
         *,
         settings: Settings,
+        clock: Clock,
         started: Moment,
         fleet: Fleet,
         journal: Journal,
@@ -45,6 +49,7 @@ class Senses:
     ) -> None:
         self._settings = settings
         self._policies = settings.policies()
+        self._clock = clock
         self._started = started
         self._blindness = Blindness(started)
         self._fleet = fleet
@@ -58,6 +63,8 @@ class Senses:
         self._cloud_witness = cloud_witness
         self._lag_s = lag_s
         self._heard_monotonic_ns = heard_monotonic_ns
+        self._last_runs: tuple[RunView, ...] = ()
+        self._runs_again_ns = 0
         self._known: set[str] = set()  # machines of the last tick
         self._scheduler_word: object = None  # the answers that were taken in already
         self._jobs_word: object = None
@@ -124,6 +131,8 @@ class Senses:
 
     def _follow_runs(self, now: Moment) -> tuple[RunView, ...]:
         """Heartbeats and jobs into runs, each live attempt to its machines."""
+        if now.monotonic_ns < self._runs_again_ns:
+            return self._last_runs
         testimony = self._scheduler_witness.last() if self._scheduler_witness is not None else None
         jobs = () if testimony is None or testimony is self._jobs_word else self._jobs.facts(testimony.answer)
         self._jobs_word = testimony
@@ -137,6 +146,9 @@ class Senses:
             if run is not record.run:
                 record.run = run
                 record.view = None
+        self._last_runs = runs
+        took_ns = self._clock.monotonic_ns() - now.monotonic_ns
+        self._runs_again_ns = now.monotonic_ns + (10 * took_ns if took_ns > SLOW_NS else 0)
         return runs
 
     def view(self, runs: tuple[RunView, ...], blind: str, now: Moment) -> FleetView:

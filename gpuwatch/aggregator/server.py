@@ -16,6 +16,7 @@ from pathlib import Path
 import uvicorn
 import uvloop
 
+from gpuwatch.aggregator.corked import CorkedHttp
 from gpuwatch.aggregator.ingest import Receive, Scope, Send
 from gpuwatch.errors import GpuwatchError
 
@@ -48,7 +49,7 @@ class Server:
         config = uvicorn.Config(
             self._app,
             interface="asgi3",
-            http="httptools",
+            http=CorkedHttp,
             loop="uvloop",
             ws="none",
             lifespan="off",

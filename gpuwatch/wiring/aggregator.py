@@ -128,6 +128,7 @@ class Aggregator:
         )
         senses = Senses(
             settings=settings,
+            clock=clock,
             started=now,
             fleet=fleet,
             journal=journal,
