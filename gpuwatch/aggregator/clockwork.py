@@ -6,6 +6,7 @@ APScheduler waits by wall clock: after a step an hour back it would fire nothing
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -57,10 +58,11 @@ class Clockwork:
             self._add()
 
     def tidy(self) -> None:
-        """Forget old kernel events; keep the file's statistics and its write-ahead log small."""
+        """Forget old kernel events; keep the file and the memory small."""
         before_ns = self._clock.unix_ns() - self._event_days * DAY_S * 10**9
         self._try("tidying", lambda: self._store.forget_events(before_ns))
         self._try("tidying", self._store.optimize)
+        gc.collect()
 
     def import_bill(self) -> None:
         """The provider's newest word on what it charges."""

@@ -1,7 +1,7 @@
 """What everything cost up to now, worked out from the ledger beside the brain, never inside a tick.
 
-The whole partition is worked out anew each time, so it is done at most every few seconds and never takes more than a
-small share of one core; what is shown says as of when it is.
+The whole partition is worked out anew each time, so it is done only while somebody looks, at most every few seconds,
+and never takes more than a small share of one core; what is shown says as of when it is.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from gpuwatch.store.sqlite import Store
 LOG = logging.getLogger("gpuwatch.money")
 EVERY_S = 2.0
 SHARE = 0.1  # of the time, at most, is spent on this
+LOOKED_S = 120.0  # nobody asked for so long: nobody is looking
 NO_FAULT = "(no fault)"
 
 
@@ -83,7 +84,9 @@ class MoneyDesk:
         self._evidence_age_s = evidence_age_s  # how old the word of a run that steps may be
         self._row_id = 0
         self._lines: list[LedgerLine] = []
-        self.latest = Money(as_of_unix_ns=clock.unix_ns(), empty_because="nothing has been worked out yet")
+        self._latest = Money(as_of_unix_ns=clock.unix_ns(), empty_because="it is being worked out; look again")
+        self._looked_ns: int | None = None
+        self._asked = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._work, name="money", daemon=True)
 
@@ -94,8 +97,15 @@ class MoneyDesk:
     def stop(self) -> None:
         """No more."""
         self._stopped.set()
+        self._asked.set()
         if self._thread.is_alive():
             self._thread.join(timeout=5.0)
+
+    def latest(self) -> Money:
+        """The last that was worked out; asking keeps it fresh."""
+        self._looked_ns = self._clock.monotonic_ns()
+        self._asked.set()
+        return self._latest
 
     def refresh(self) -> Money:
         """Work it out now."""
@@ -103,26 +113,34 @@ class MoneyDesk:
         self._lines += new
         now_unix_ns = self._clock.unix_ns()
         known = account(self._lines, now_unix_ns, bills=self._store.bill_rows())
-        self.latest = reckon(known, self._prices, self._alive(), now_unix_ns, self._evidence_age_s())
-        return self.latest
+        self._latest = reckon(known, self._prices, self._alive(), now_unix_ns, self._evidence_age_s())
+        return self._latest
 
     def _work(self) -> None:
-        wait_s = 0.2
-        while not self._stopped.wait(wait_s):
+        while not self._stopped.is_set():
+            if not self._looked():
+                self._row_id, self._lines = 0, []  # a year's ledger is not kept in memory for nobody
+                self._asked.clear()
+                self._asked.wait()
+                continue
             began_ns = self._clock.monotonic_ns()
             try:
                 self.refresh()
             except GpuwatchError as error:
                 self._fail(f"{error.what}: {error.why}")
             except Exception as error:  # a wrong sum must not stop the watch; it is said on the page
-                if not self.latest.error:
+                if not self._latest.error:
                     LOG.exception("the money could not be worked out")
                 self._fail(f"{type(error).__name__}: {error}")
             took_s = (self._clock.monotonic_ns() - began_ns) / 1e9
-            wait_s = max(EVERY_S - took_s, took_s / SHARE)
+            self._stopped.wait(max(EVERY_S - took_s, took_s / SHARE))
+
+    def _looked(self) -> bool:
+        looked_ns = self._looked_ns
+        return looked_ns is not None and (self._clock.monotonic_ns() - looked_ns) / 1e9 < LOOKED_S
 
     def _fail(self, error: str) -> None:
-        self.latest = msgspec.structs.replace(self.latest, error=error)
+        self._latest = msgspec.structs.replace(self._latest, error=error)
 
 
 def reckon(known: Account, prices: PriceSource, alive: set[str], now_unix_ns: int, evidence_age_s: float) -> Money:

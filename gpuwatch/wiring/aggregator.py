@@ -56,6 +56,7 @@ from gpuwatch.schedulers import Scheduler, SchedulerSnapshot
 LOG = logging.getLogger("gpuwatch.aggregator")
 T = TypeVar("T")
 FLUSH_S = 3.0  # last-seen rows; by the monotonic clock, because a restart's memory must not wait for the wall clock
+FLUSH_TURNS = 10
 RUN_KINDS = [
     "attempt_started",
     "attempt_ended",
@@ -173,7 +174,7 @@ class Aggregator:
             executor=self._executor,
             people=people,
             guard=guard,
-            money=lambda: self._money.latest,
+            money=self._money.latest,
             witnesses=self._witnesses,
         )
         orders = Orders(
@@ -188,7 +189,7 @@ class Aggregator:
             guard=guard,
             book=book,
             witnesses=self._witnesses,
-            money=lambda: self._money.latest,
+            money=self._money.latest,
             failures=lambda: self._brain.failure_count,
         )
         web = application(
@@ -281,11 +282,22 @@ class Aggregator:
         )
 
     def _flush(self) -> None:
+        """What changed in kind at once, everything else in turns: each row is renewed at least every half minute."""
+        kept: dict[str, tuple[object, ...]] = {}
+        turn = 0
         while not self._stopped.wait(FLUSH_S):
+            turn += 1
+            rows = []
+            for number, record in enumerate(self._fleet.machines()):
+                heard = record.heard
+                shape = (record.slot, record.lifecycle, heard and heard.boot, heard and heard.agent_id)
+                if kept.get(record.machine) != shape or (number + turn) % FLUSH_TURNS == 0:
+                    kept[record.machine] = shape
+                    rows.append(record.last_seen())
             try:
-                self._store.keep(seen=[record.last_seen() for record in self._fleet.machines()])
+                self._store.keep(seen=rows)
             except StoreError:
-                continue  # the brain says it, and is blind meanwhile
+                kept.clear()  # the brain says it, and is blind meanwhile
 
 
 def run(config: Path) -> int:
