@@ -295,7 +295,7 @@ bills = st.lists(
         st.sampled_from(["m1", "m2", "m4", "orphan", ""]),
         moments,
         st.integers(0, 6),
-        st.sampled_from([0, 1, 500_000_000, 1_000_000_000, 583_333_333, 4_000_000_000]),
+        st.sampled_from([0, 1, 500_000_000, 1_000_000_000, 583_333_333, 4_000_000_000, -250_000_000]),
         st.integers(-500, 99_999),
         st.sampled_from(["usage", "usage", "usage", "shared", "unused_commitment", "tax"]),
         st.booleans(),

@@ -16,6 +16,7 @@ from gpuwatch.model.ledger import AttemptEnded, AttemptStarted, PhaseBegan, Phas
 
 Ended = Literal["exit0", "planned", "unplanned", "live"]
 GIVE_UP_NS = 7 * 24 * 3600 * 1_000_000_000
+_LONGEST_STEP_S = 7 * 24 * 3600.0  # a longer or endless expected step says nothing
 
 
 @dataclass(slots=True)
@@ -84,7 +85,8 @@ def parts_of(run: str, history: RunHistory, now: int) -> list[Part]:
         whole.tokens_per_step = next(
             (s.tokens_per_step for s in reversed(first) if s.tokens_per_step is not None), None
         )
-        expected_s = next((line.expected_step_s for line in reversed(first) if line.expected_step_s is not None), None)
+        stated = (line.expected_step_s for line in reversed(first) if line.expected_step_s is not None)
+        expected_s = next((seconds for seconds in stated if 0 < seconds < _LONGEST_STEP_S), None)
         whole.expected_ns = snap_ns(round(expected_s * 1e9)) if expected_s is not None else None
         parts += _split(whole)
     return parts

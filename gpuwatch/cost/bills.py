@@ -35,7 +35,10 @@ class Ghost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnplacedTime(msgspec.Struct, frozen=True, kw_only=True):
-    """Billed machine time for which the charge period has no room: `billing_roundup` without a place on the clock."""
+    """Billed machine time without a place on the clock: `billing_roundup`.
+
+    The charge period has no room for it, or it is negative: a correction of what was billed before.
+    """
 
     bill_row: int
     ticks: int
@@ -110,7 +113,7 @@ def _from_bill(
             reach = max([reach, *(end for _, end in laid)])
             for start, end in laid:
                 pieces += _by_life(start, end, known, terms, forced, cause)
-        if due > 0:
+        if due:  # negative: a correction, which takes no time from the clock
             result.unplaced.append(UnplacedTime(bill_row=index, ticks=due // TICK_NS))
         periods.append((period[0], reach if row.open else period[1]))
     covered = united(periods)

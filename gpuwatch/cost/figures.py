@@ -118,7 +118,8 @@ def _mttr(account: Account, sums: Tally) -> list[Figure]:
     mean = back.mean_ns
     if mean is None:
         if back.never:
-            return [Figure(name="mttr_run", text=f"{back.never} stops, none made up for yet", unit="seconds")]
+            stops = f"{back.never} stop{'s' * (back.never > 1)}"
+            return [Figure(name="mttr_run", text=f"{stops}, not made up for yet", unit="seconds")]
         return []
     count = len(back.done)
     parts: Mapping[str, int] = {

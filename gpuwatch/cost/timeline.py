@@ -21,6 +21,8 @@ from gpuwatch.cost.step_time import StepTime, UsualLength, is_slow
 from gpuwatch.model.ledger import TICK_NS, snap_ns
 from gpuwatch.model.money import Category
 
+REPORT_LAG_NS = 60 * 10**9  # the ledger is at most so far behind the gang; then it says that the evidence is lost
+
 _PHASES = {"init": Category.STARTUP, "checkpoint": Category.CHECKPOINT, "evaluate": Category.EVALUATION}
 
 
@@ -195,9 +197,19 @@ def _phases(deed: Deeds) -> list[Segment]:
             continue
         until = min(snap_ns(phase.start + phase.usual_ns), phase.end)
         live = part.ended == "live"
+        if live and _may_go_on(part, until, phase.end):
+            until = phase.end
         result.append(Segment(phase.start, until, category, None, "", live))
         result.append(Segment(until, phase.end, Category.HUNG, part.fault, part.cause, live))
     return [segment for segment in result if segment.start < segment.end]
+
+
+def _may_go_on(part: Part, since: int, now: int) -> bool:
+    """Nothing has been heard since the ideal time passed, and no fault says that it stands still.
+
+    A hang takes a fresh report without progress. While the next one may only be on its way it is none.
+    """
+    return part.fault is None and now - since <= REPORT_LAG_NS
 
 
 def _under_way(deed: Deeds) -> list[Segment]:
@@ -208,6 +220,8 @@ def _under_way(deed: Deeds) -> list[Segment]:
     work, beyond = take(deed.open_spans, deed.cut_ns // TICK_NS * TICK_NS)
     work = [*deed.unfinished, *work]
     if part.ended == "live":
+        if beyond and _may_go_on(part, beyond[0][0], part.end):
+            work, beyond = [*work, *beyond], []
         result = [Segment(a, b, Category.PRODUCTIVE, None, "", True) for a, b in work]
         return result + [Segment(a, b, Category.HUNG, part.fault, part.cause, True) for a, b in beyond]
     result = [Segment(a, b, Category.LOST_WORK, part.fault, part.cause) for a, b in work]

@@ -308,3 +308,18 @@ def test_members_that_nobody_bills_cost_nothing_and_are_told_of() -> None:
     known = account(pen.lines, at(30))
     assert {one.machine for one in known.intervals} == {"n"}
     assert any("stranger" in finding for finding in known.findings)
+
+
+@pytest.mark.parametrize(
+    ("now", "fault", "hung"), [(4.5, False, 0.0), (4.9, False, 0.0), (5.1, False, 1.1), (4.5, True, 0.5)]
+)
+def test_a_live_step_is_no_hang_while_its_end_may_only_be_on_its_way(now: float, fault: bool, hung: float) -> None:
+    pen = alone()
+    pen.start("1", 0, ["n"], expected_step_s=60.0)
+    pen.phase("1", "init", 0, 0, resumed=0)
+    pen.steps("1", 1, 3, 0, 1)
+    if fault:
+        pen.fault("F", 4, 4.2, run="train", kind="run_stalled")
+    found = minutes(pen, now)
+    assert found.get("hung", 0.0) == hung
+    assert found["productive"] == round(now - hung, 3)

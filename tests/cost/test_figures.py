@@ -107,7 +107,7 @@ def test_a_run_that_never_came_back_is_counted_and_not_averaged() -> None:
     pen.end("1", 6, fault="F")
     found = figures(pen)["mttr_run"]
     assert found.value is None
-    assert found.text == "1 stops, none made up for yet"
+    assert found.text == "1 stop, not made up for yet"
 
 
 def test_mttr_of_a_node_is_until_it_or_its_replacement_is_in_service() -> None:
