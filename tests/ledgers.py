@@ -139,7 +139,7 @@ def names(count: int, first: int = 1) -> list[str]:
 
 
 def example_a() -> list[LedgerLine]:
-    """§3.13 A: one hour, 124 nodes and a spare, node 17 fails at 00:20; steps so short that they count as 0."""
+    """Example A: one hour, 124 nodes and a spare, node 17 fails at 00:20; steps so short that they count as 0."""
     pen = Pen()
     _fleet(pen)
     nodes = names(124)
@@ -156,7 +156,7 @@ def example_a() -> list[LedgerLine]:
 
 
 def example_b() -> list[LedgerLine]:
-    """§3.13 B: the same hour with 105 s steps; 100 before it set the ideal."""
+    """Example B: the same hour with 105 s steps; 100 before it set the ideal."""
     pen = Pen()
     _fleet(pen, since=-211)
     nodes = names(124)
@@ -191,7 +191,7 @@ def _breaks(pen: Pen, nodes: Sequence[str]) -> None:
 
 
 def example_c() -> list[LedgerLine]:
-    """§3.13 C: a normal end with evaluation, save and exit 0 at 00:48, then the nodes are let go."""
+    """Example C: a normal end with evaluation, save and exit 0 at 00:48, then the nodes are let go."""
     pen = Pen()
     nodes = names(124)
     for name in nodes:
@@ -208,7 +208,7 @@ def example_c() -> list[LedgerLine]:
 
 
 def five_of_a_hundred() -> list[LedgerLine]:
-    """§4: five of 100 nodes die 15 min after a save, are cordoned after 5; spares wait 20 min, then a restart."""
+    """Five of 100 nodes die 15 min after a save, are cordoned after 5; spares wait 20 min, then a restart."""
     pen = Pen()
     nodes, spares = names(100), names(5, 101)
     broken = nodes[:5]

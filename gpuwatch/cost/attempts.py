@@ -1,4 +1,4 @@
-"""Attempts of a run, each with its members and how it ended (FinOps reference §3.3).
+"""Attempts of a run, each with its members and how it ended.
 
 An attempt ends at the latest when the run's next one starts. An init phase that opens in mid-attempt splits it: both
 parts carry the same attempt id.

@@ -1,4 +1,4 @@
-"""Lays what a bill says (how much) on what the lives say (when): each machine's billed time, piece by piece (§3.2)."""
+"""Lays what a bill says (how much) on what the lives say (when): each machine's billed time, piece by piece."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a machine was and what was done with it, moment by moment, as finally known (FinOps reference §3.4, §3.6)."""
+"""How a machine was and what was done with it, moment by moment, as finally known."""
 
 from __future__ import annotations
 

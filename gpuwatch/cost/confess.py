@@ -1,4 +1,4 @@
-"""What a report must say about itself: what its sum is, which prices it used, what it does not know (§3.2, §3.8)."""
+"""What a report must say about itself: what its sum is, which prices it used, what it does not know."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _price_findings(sums: Tally) -> list[str]:
 
 
 def _discount(account: Account, sums: Tally) -> list[str]:
-    """List less effective is shown apart, never netted (§3.11, 12)."""
+    """List less effective is shown apart, never netted."""
     rows = [row for row in account.bills if row.kind == "usage"]
     if not rows or any(row.list_usd is None or row.effective_usd is None for row in rows):
         return []

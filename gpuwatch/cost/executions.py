@@ -1,4 +1,4 @@
-"""What an attempt did, in order: start-up, executions of steps, phases, and what was under way at its end (§3.3)."""
+"""What an attempt did, in order: start-up, executions of steps, phases, and what was under way at its end."""
 
 from __future__ import annotations
 

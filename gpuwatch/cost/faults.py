@@ -1,4 +1,4 @@
-"""The second axis: which fault of which machine made it so (FinOps reference §3.7). Labels; it never adds money."""
+"""The second axis: which fault of which machine made it so. Labels; it never adds money."""
 
 from __future__ import annotations
 

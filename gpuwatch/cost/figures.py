@@ -1,4 +1,4 @@
-"""The ratios and times of a report as figures with words: goodput, ETTR, waste, MTBF, MTTD, MTTR (§3.9)."""
+"""The ratios and times of a report as figures with words: goodput, ETTR, waste, MTBF, MTTD, MTTR."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ratios of node-time and of money in a period (FinOps reference §3.9).
+"""Ratios of node-time and of money in a period.
 
 Goodput and ETTR bound neither each other: nodes given back while queueing lower ETTR, spares lower goodput.
 """

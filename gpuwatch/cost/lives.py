@@ -1,4 +1,4 @@
-"""From when to when each machine was billed, as its own records say (FinOps reference §3.2, sources 2 and 3)."""
+"""From when to when each machine was billed, as its own records say (where there is no bill)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Money of a bill that has no place in any machine's time: shared rows, unused commitments, slivers (§3.2, §3.8)."""
+"""Money of a bill that has no place in any machine's time: shared rows, unused commitments, slivers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which finished executions are kept, which are lost and to what, and up to which step the run is safe (§3.3)."""
+"""Which finished executions are kept, which are lost and to what, and up to which step the run is safe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One machine's billed time, every tick of every GPU in one category (FinOps reference §3.5: first match wins).
+"""One machine's billed time, every tick of every GPU in one category: the first match wins.
 
 Facts of the node's own life first, then what the run shows, then intentions.
 """
@@ -260,7 +260,7 @@ class _Sweep:
                 yield a, b, share, Label(segment.category, part.run, part.attempt, *segment[3:])
 
     def _not_in_use(self, start: int, end: int, life: Life, run: str | None) -> Label | None:
-        """The table of node states of §3.6. None: healthy and free."""
+        """The table of node states. None: healthy and free."""
         if start < self.served[life.start]:
             return Label(Category.PROVISIONING, run, None, life.fault)
         if self.in_window:

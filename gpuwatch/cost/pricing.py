@@ -38,7 +38,7 @@ class Rate:
 
 
 def usd_of_ticks(ticks: int, gpu_thousandths: int, gpus: int, usd_per_hour: Fraction) -> Fraction:
-    """units x price / (1000 g x 10^9), FinOps reference §3.1."""
+    """units x price / (1000 g x 10^9): exact."""
     return Rate(usd_per_hour, 1000 * gpus).usd(ticks * gpu_thousandths)
 
 

@@ -1,4 +1,4 @@
-"""Spare or idle: of a pool's healthy free nodes the first `quota`, by resource id, are spare (FinOps reference §3.8).
+"""Spare or idle: of a pool's healthy free nodes the first `quota`, by resource id, are spare.
 
 By instant, per pool and per price within it. A node that is free in part counts for that part.
 """

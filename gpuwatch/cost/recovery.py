@@ -1,4 +1,4 @@
-"""Recovery windows: from an unplanned end to the start of the first execution of the attempt that starts one (§3.3)."""
+"""Recovery windows: from an unplanned end to the start of the first execution of the attempt that starts one."""
 
 from __future__ import annotations
 

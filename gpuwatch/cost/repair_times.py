@@ -1,4 +1,4 @@
-"""How long faults took to see and runs to come back: MTTD and MTTR (FinOps reference §3.9). Pure integers, in ns."""
+"""How long faults took to see and runs to come back: MTTD and MTTR. Pure integers, in ns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From exact amounts to printed ones: rounded once, parts that add up to their total (FinOps reference §3.1)."""
+"""From exact amounts to printed ones: rounded once, parts that add up to their total."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ideal step time, and the usual length of a phase: lower medians of the latest hundred (FinOps reference §3.3)."""
+"""The ideal step time, and the usual length of a phase: lower medians of the latest hundred."""
 
 from __future__ import annotations
 

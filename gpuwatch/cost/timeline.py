@@ -1,4 +1,4 @@
-"""What a run's time was, second by second, for every node that is in use by it (FinOps reference §3.4, order 4).
+"""What a run's time was, second by second, for every node that is in use by it.
 
 Segments of one part cover [start, end) of the part without gap or overlap. They hold for each of its members.
 """

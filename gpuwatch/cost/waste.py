@@ -187,7 +187,7 @@ def _add_loose(result: Tally, cells: defaultdict[Key, Cell], account: Account, r
 
 
 def _weights(result: Tally, cells: dict[Key, Cell]) -> dict[Key, int]:
-    """Billed GPU time by the keys over which shared cost is spread (§3.10)."""
+    """Billed GPU time by the keys over which shared cost is spread."""
     places = [index for index, key in enumerate(result.by) if key in _SPREAD]
     weights: defaultdict[Key, int] = defaultdict(int)
     for key, cell in cells.items():

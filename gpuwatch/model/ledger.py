@@ -1,6 +1,6 @@
 """LEDGER. What is written down, append-only: the only memory of the past. Recovery, audit and cost read the same lines.
 
-Each boundary is snapped once, when written, down to a multiple of 3,600 ns since 1970 (FinOps reference §3.1).
+Each boundary is snapped once, when written, down to a multiple of 3,600 ns since 1970.
 Words (attempt, member, held, phase, fault …) are those of `docs/money.md`.
 """
 

@@ -1,4 +1,4 @@
-"""What an attempt's own lines show: start-up, phases, spread steps, slow steps, ends of every kind (§3.3, §3.4)."""
+"""What an attempt's own lines show: start-up, phases, spread steps, slow steps, ends of every kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where billed time comes from: bill, then the provider's records, then sightings (FinOps reference §3.2)."""
+"""Where billed time comes from: bill, then the provider's records, then sightings."""
 
 from __future__ import annotations
 

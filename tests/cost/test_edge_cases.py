@@ -1,4 +1,4 @@
-"""The twenty edge cases of the FinOps reference §3.11, each as a small ledger."""
+"""The twenty edge cases of the money, each as a small ledger."""
 
 from __future__ import annotations
 

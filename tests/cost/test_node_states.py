@@ -1,4 +1,4 @@
-"""What a node's time is when no run uses it: the whole table of the FinOps reference §3.6, and what overrides it."""
+"""What a node's time is when no run uses it: the whole table, and what overrides it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The invariants of the FinOps reference §3.12, over messy ledgers."""
+"""The invariants of the money, over messy ledgers."""
 
 from __future__ import annotations
 

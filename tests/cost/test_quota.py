@@ -1,4 +1,4 @@
-"""Spare or idle, instant by instant (FinOps reference §3.8)."""
+"""Spare or idle, instant by instant."""
 
 from __future__ import annotations
 

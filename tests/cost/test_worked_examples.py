@@ -1,4 +1,4 @@
-"""The worked examples of the FinOps reference, every line to the cent, from ledgers written line by line."""
+"""The worked examples, every line to the cent, from ledgers written line by line."""
 
 from __future__ import annotations
 
