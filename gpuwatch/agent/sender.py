@@ -16,7 +16,10 @@ from gpuwatch.clock import Clock
 
 log = logging.getLogger(__name__)
 
+NS = 10**9
 MOST_IN_MEMORY = 64  # reports that the disk did not take
+MOST_QUEUED, MOST_QUEUED_BYTES = 256, 8 << 20  # that came while one try took long
+TRY_TAKES_S = 30.0  # an answer that trickles in, a byte every few seconds, is none
 
 
 class Parcel(msgspec.Struct, frozen=True):
@@ -36,6 +39,7 @@ class Sender:
         self._clock = clock
         self._turn = 0
         self._tried = 0  # addresses that failed in a row
+        self._trying_since_ns: int | None = None
         self._outbox: deque[Parcel] = deque()
         self._change = threading.Condition()
         self._stopping = False
@@ -57,8 +61,14 @@ class Sender:
         """Queue a report. Never waits."""
         with self._change:
             self._outbox.append(parcel)
+            while len(self._outbox) > MOST_QUEUED or sum(len(held.data) for held in self._outbox) > MOST_QUEUED_BYTES:
+                if not self._give_up_one("memory"):
+                    break
             self._hurry |= parcel.events
             self._change.notify()
+        began_ns = self._trying_since_ns
+        if began_ns is not None and self._clock.monotonic_ns() - began_ns > TRY_TAKES_S * NS:
+            self._lines[self._turn].interrupt()
 
     def waiting_count(self) -> int:
         """Reports that are not delivered yet."""
@@ -93,7 +103,13 @@ class Sender:
                 while not self._stopping and not self._outbox and not len(self._spool):
                     self._change.wait()
                 self._hurry = False
-            pause_s = self._send_next()
+            try:
+                pause_s = self._send_next()
+            except Exception as error:  # whatever it is, it must not silence this node for ever
+                log.exception("a report could not be sent")
+                self.failures["fault"] += 1
+                self.last_trouble = f"{type(error).__name__}: {error}"
+                pause_s = self._back_off.failed()
             if pause_s is None:
                 if self._stopping and not self.waiting_count():
                     return
@@ -105,24 +121,31 @@ class Sender:
 
     def _send_next(self) -> float | None:
         """One try. None: go on; else seconds to wait."""
+        if len(self._spool):
+            self._to_disk()  # behind those that are older, of which some may have to go for it
         stored = self._spool.first()
+        parcel: Parcel | None = None
         if stored is not None:
-            self._to_disk()  # behind those that are older
             number, data = stored
         elif self._outbox:
-            number, data = 0, self._outbox[0].data
+            parcel = self._outbox[0]
+            number, data = 0, parcel.data
         else:
             return None
         line = self._lines[self._turn]
+        self._trying_since_ns = self._clock.monotonic_ns()
         outcome = line.send(data)
+        self._trying_since_ns = None
         if outcome.kind == "again":
             return self._failed(outcome)
         self._tried = 0
         self._back_off.succeeded()
         if outcome.kind == "refused":
             self.refused[outcome.code] += 1
-            self.last_trouble = f"{line.url} refused a report for ever ({outcome.code}): {outcome.why}"
-            log.error("%s", self.last_trouble)
+            trouble = f"{line.url} refused a report for ever: {outcome.why}"
+            if trouble != self.last_trouble:  # a whole spool may be refused for one reason
+                log.error("%s", trouble)
+            self.last_trouble = trouble
             self._spool.set_aside(data, f"{outcome.code} {outcome.why}")
         else:
             if self.last_trouble:
@@ -131,10 +154,10 @@ class Sender:
             self.repeated_count += outcome.repeated
             self.last_accepted_unix_ns = self._clock.unix_ns()
             self.last_trouble = ""
-        if number:
+        if parcel is None:
             self._spool.done(number)
         else:
-            self._outbox.popleft()
+            self._taken(parcel)
         return None
 
     def _failed(self, outcome: Outcome) -> float | None:
@@ -157,7 +180,21 @@ class Sender:
             parcel = self._outbox[0]
             if not self._spool.put(parcel.data, events=parcel.events):
                 break
-            self._outbox.popleft()
-        while len(self._outbox) > MOST_IN_MEMORY:
-            self._outbox.popleft()
-            self._spool.lost["disk"] += 1
+            self._taken(parcel)
+        with self._change:
+            while len(self._outbox) > MOST_IN_MEMORY:
+                self._give_up_one("disk")
+
+    def _taken(self, parcel: Parcel) -> None:
+        with self._change:
+            if self._outbox and self._outbox[0] is parcel:  # else a last look before the end took it already
+                self._outbox.popleft()
+
+    def _give_up_one(self, why: str) -> bool:
+        """The oldest gauge, else the oldest event; never the very first report, which may be on its way."""
+        behind = range(1, len(self._outbox))
+        if not behind:
+            return False
+        del self._outbox[next((at for at in behind if not self._outbox[at].events), 1)]
+        self._spool.lost[why] += 1
+        return True

@@ -7,6 +7,7 @@ only gauges go first and reports with events last. A full disk costs reports, wh
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 from collections import Counter
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 KEPT_REFUSED = 16
+MOST_GIVEN_UP = 8  # gauges for one report with events, where the disk is full
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _EVENTS, _GAUGES = "e", "g"
 
 
@@ -40,16 +43,19 @@ class Spool:
             return False  # nothing else is thrown away for what cannot fit
         self._make_room(len(data), len(self._files) + 1 - self._max_reports)
         kind = _EVENTS if events else _GAUGES
-        for attempt in (1, 2):
+        given_up = 0
+        while True:
             try:
                 self._write(self._next, kind, data)
+                break
             except OSError as error:
-                if attempt == 1 and self._drop(_GAUGES):
+                full = error.errno in DISK_FULL and given_up < (MOST_GIVEN_UP if events else 1)
+                if full and self._drop(_GAUGES):
                     self.lost["disk"] += 1
-                    continue  # the disk is full: an older gauge for this one
-                self._complain(error)
+                    given_up += 1
+                    continue  # an older gauge for this one
+                self._complain(error)  # of a disk that only reads, nothing is gained by giving up what is on it
                 return False
-            break
         self._files[self._next] = (kind, len(data))
         self.bytes += len(data)
         self._next += 1
@@ -72,7 +78,9 @@ class Spool:
         return None
 
     def done(self, number: int) -> None:
-        """It was delivered."""
+        """It was delivered, or is of no use; it may have had to go meanwhile."""
+        if number not in self._files:
+            return
         path = self._path(number)
         self._forget(number)
         with contextlib.suppress(OSError):
@@ -94,23 +102,27 @@ class Spool:
     def _open(self) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            names = sorted(self._folder.iterdir())
+            for path in sorted(self._folder.iterdir()):
+                self._find(path)
+            refused = self._folder / "refused"
+            if refused.is_dir():
+                numbers = [int(path.stem) for path in refused.iterdir() if path.stem.isdecimal()]
+                self._next = max([self._next, *(number + 1 for number in numbers)])
         except OSError as error:
             self._complain(error)
+
+    def _find(self, path: Path) -> None:
+        number, _, kind = path.stem.partition("-")
+        if not path.is_file():
             return
-        for path in names:
-            number, _, kind = path.stem.partition("-")
-            if path.suffix == ".report" and number.isdigit() and kind in (_EVENTS, _GAUGES):
-                size = path.stat().st_size
-                self._files[int(number)] = (kind, size)
-                self.bytes += size
-                self._next = int(number) + 1
-            elif path.suffix == ".new":
+        if path.suffix == ".report" and number.isdecimal() and kind in (_EVENTS, _GAUGES):
+            size = path.stat().st_size
+            self._files[int(number)] = (kind, size)
+            self.bytes += size
+            self._next = int(number) + 1
+        elif path.suffix == ".new":
+            with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)  # a write that a crash cut short
-        refused = self._folder / "refused"
-        if refused.is_dir():
-            numbers = [int(path.stem) for path in refused.iterdir() if path.stem.isdigit()]
-            self._next = max([self._next, *(number + 1 for number in numbers)])
 
     def _write(self, number: int, kind: str, data: bytes) -> None:
         path = self._folder / f"{number:012d}-{kind}.report"

@@ -13,10 +13,12 @@ import msgspec
 
 from gpuwatch.model.wire import Ack
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 10.0  # for one connect, one write, one read; who tries for longer is interrupted by the sender
 MOST_REPLY_BYTES = 1 << 20
 RETRY_AFTER_MOST_S = 300.0
 REFUSED_FOR_EVER = frozenset({400, 403, 409, 413})
+TOO_LARGE = 413  # whoever says it: a proxy that is between us will say it again
+WHY_CHARACTERS = 200  # of what the other side says: it goes to logs and to the service manager
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,18 +38,13 @@ class Line:
         parts = urlsplit(url)
         self.url = url
         self._path = parts.path.rstrip("/") + "/v1/reports"
+        self._host, self._port = parts.hostname or "", parts.port
+        self._secure = parts.scheme == "https"
         self._token_file = token_file
         self._token: str | None = None
-        self._connection: http.client.HTTPConnection
-        if parts.scheme == "https":
-            import ssl  # here: a plain connection must not pay for it
-
-            context = ssl.create_default_context(cafile=ca_file or None)
-            self._connection = http.client.HTTPSConnection(
-                parts.hostname or "", parts.port, timeout=timeout_s, context=context
-            )
-        else:
-            self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
+        self._ca_file = ca_file
+        self._timeout_s = timeout_s
+        self._connection: http.client.HTTPConnection | None = None
         self._used = False
 
     def send(self, body: bytes) -> Outcome:
@@ -58,48 +55,77 @@ class Line:
             headers["Authorization"] = f"Bearer {token}"
         for again in (self._used, False):
             try:
-                self._connection.request("POST", self._path, body, headers)
-                response = self._connection.getresponse()
+                connection = self._connection = self._connection or self._new()
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may say why before it hangs up
+                    connection.request("POST", self._path, body, headers)
+                response = connection.getresponse()
                 text = response.read(MOST_REPLY_BYTES)
                 if not response.isclosed():
-                    self._connection.close()
+                    connection.close()
                 self._used = True
                 return self._judged(response.status, text, response.headers.get("Retry-After", ""))
             except (http.client.HTTPException, OSError, ValueError) as error:
-                self.close()
+                self._forget(error)
                 if not again or isinstance(error, TimeoutError):
-                    return Outcome(kind="again", why=f"{type(error).__name__}: {error}")
+                    return Outcome(kind="again", why=_short(f"{type(error).__name__}: {error}"))
         raise AssertionError("unreachable")
 
     def close(self) -> None:
         """Forget the connection; the next try makes a new one."""
         self._used = False
-        self._connection.close()
+        if self._connection is not None:
+            self._connection.close()
 
     def interrupt(self) -> None:
         """From another thread: end a try that waits."""
-        sock = self._connection.sock
+        sock = None if self._connection is None else self._connection.sock
         if sock is not None:
             with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)  # not TLS's own, which pulls its state from under a read
+
+    def _new(self) -> http.client.HTTPConnection:
+        """Raises `OSError` where the certificates of `ca_file` cannot be read: they may come later, as a token may."""
+        if not self._secure:
+            return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+        import ssl  # here: a plain connection must not pay for it
+
+        context = ssl.create_default_context(cafile=self._ca_file or None)
+        return http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout_s, context=context)
+
+    def _forget(self, error: Exception) -> None:
+        self.close()
+        if self._secure and "certificate" in str(error).lower():
+            self._connection = None  # whom we trust may have been changed on disk
 
     def _judged(self, code: int, text: bytes, retry_after: str) -> Outcome:
-        try:
+        """Only the aggregator's own acknowledgement takes a report from us; what else answers at its address (a proxy,
+        a login page, half an answer) says nothing about the report."""
+        ack: Ack | None = None
+        with contextlib.suppress(msgspec.DecodeError):
             ack = msgspec.json.decode(text, type=Ack)
-        except msgspec.DecodeError:
-            ack = Ack(ok=False, error=text[:200].decode("utf-8", "replace"))
-        if code == 200:
+        if code == 200 and ack is not None and ack.ok:
             return Outcome(kind="accepted", code=code, repeated=ack.repeated)
         if code == 401:
             self._token = None  # it may have been changed on disk
-        wait_s = min(float(retry_after), RETRY_AFTER_MOST_S) if retry_after.isdigit() else 0.0
-        kind: Literal["refused", "again"] = "refused" if code in REFUSED_FOR_EVER else "again"
-        return Outcome(kind=kind, code=code, why=ack.error or f"HTTP {code}", wait_s=wait_s)
+        said = text[:WHY_CHARACTERS].decode("utf-8", "replace") if ack is None else ack.error
+        wait_s = min(float(retry_after), RETRY_AFTER_MOST_S) if retry_after.isdecimal() else 0.0
+        for_ever = code in REFUSED_FOR_EVER and (ack is not None or code == TOO_LARGE)
+        kind: Literal["refused", "again"] = "refused" if for_ever else "again"
+        words = f"HTTP {code}" if ack is not None else f"HTTP {code}, not from an aggregator"
+        return Outcome(kind=kind, code=code, why=_short(f"{words}: {said}" if said else words), wait_s=wait_s)
 
     def _read_token(self) -> str:
         if self._token is None and self._token_file:
             try:
-                self._token = Path(self._token_file).read_text().strip()
-            except OSError:
+                token = Path(self._token_file).read_text().strip()
+            except (OSError, ValueError):
                 return ""  # told at the start; the aggregator says 401 until it is there
+            if not token.isascii() or not token.isprintable():
+                return ""  # no header can carry it, and the error would quote it
+            self._token = token
         return self._token or ""
+
+
+def _short(text: str) -> str:
+    """One line of few words."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:WHY_CHARACTERS]).strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import socket
@@ -258,9 +259,12 @@ def test_a_repeated_report_is_known_as_such(tmp_path: Path, server: Server) -> N
 
 
 def test_an_answer_that_is_no_json_counts_by_its_status(tmp_path: Path, server: Server) -> None:
-    answers = [502, 200]
+    answers = [502]
 
     def proxy(handler: http.server.BaseHTTPRequestHandler, body: bytes) -> None:
+        if not answers:
+            say(handler, 200)
+            return
         page = b"<html>Bad gateway</html>"
         handler.send_response(answers.pop(0))
         handler.send_header("Content-Length", str(len(page)))
@@ -334,3 +338,164 @@ def test_tls_is_spoken_only_with_whom_we_trust(tmp_path: Path, trusted: bool) ->
         assert [outcome.kind for outcome in outcomes] == ["again", "again"]
         assert "certificate" in outcomes[0].why.lower()
         assert server.got == []
+
+
+LATER = {
+    "200 without a body": b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+    "a login page": b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n<html>hello>",
+    "JSON of somebody else": b'HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{"status":"up"}',
+    "200 that says no": b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{"ok":false}',
+    "broken off in the body": b'HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{"ok"',
+    "broken off in a chunk": b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nb\r\n{"ok"',
+    "a chunk of no size": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    "nothing": b"",
+    "garbage": b"\x00\xff\xfe SSH-2.0\r\n\r\n" * 3,
+    "no content": b"HTTP/1.1 204 No Content\r\n\r\n",
+    "moved": b"HTTP/1.1 308 Moved\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n",
+    "a proxy's 403": b"HTTP/1.1 403 Forbidden\r\nContent-Length: 9\r\n\r\nforbidden",
+    "plain HTTP to a TLS port": b"HTTP/1.1 400 Bad Request\r\nContent-Length: 5\r\n\r\nplain",
+    "patience in no number": b"HTTP/1.1 503 Busy\r\nRetry-After: \xb2\r\nContent-Length: 0\r\n\r\n",
+    "a very long reason": b"HTTP/1.1 503 Busy\r\nContent-Length: 900025\r\n\r\n"
+    + b'{"ok":false,"error":"\\n%s"}' % (b"x" * 900_000),
+}
+
+
+@pytest.mark.parametrize("answer", LATER.values(), ids=LATER)
+def test_only_the_aggregators_word_takes_a_report(tmp_path: Path, server: Server, answer: bytes) -> None:
+    def odd(handler: http.server.BaseHTTPRequestHandler, body: bytes) -> None:
+        handler.wfile.write(answer)
+        handler.close_connection = True
+
+    server.answer = odd
+    line = Line(server.url, token_file="", ca_file="", timeout_s=5.0)
+    outcome = line.send(b"one")
+    assert outcome.kind == "again"
+    assert len(outcome.why) <= 250  # it goes into the service manager's status, with the watchdog's word
+    assert outcome.why.isprintable()
+    server.answer = lambda handler, body: say(handler, 200)
+    assert line.send(b"one").kind == "accepted"
+
+
+def test_a_proxy_for_which_a_report_is_too_large_does_not_stop_the_rest(tmp_path: Path, server: Server) -> None:
+    def small(handler: http.server.BaseHTTPRequestHandler, body: bytes) -> None:
+        handler.wfile.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig")
+
+    server.answer = small
+    assert Line(server.url, token_file="", ca_file="").send(b"one").kind == "refused"
+
+
+@pytest.mark.parametrize("token", [None, b"", b"\xff\xfe\x00", b"two\nlines", "märz".encode(), b"a\x00b"])
+def test_a_token_that_is_no_token_ends_nothing(tmp_path: Path, server: Server, token: bytes | None) -> None:
+    server.answer = lambda handler, body: say(
+        handler, 200 if handler.headers["Authorization"] == "Bearer good" else 401
+    )
+    sender = make(tmp_path, server.url)
+    (tmp_path / "token").unlink()
+    if token is not None:
+        (tmp_path / "token").write_bytes(token)
+    sender.start()
+    sender.put(Parcel(b"one"))
+    until(lambda: sender.failures["401"] > 0)
+    assert "two" not in sender.last_trouble
+    (tmp_path / "token").write_text("good")
+    until(lambda: sender.accepted_count == 1)
+
+
+def test_a_spool_that_was_full_is_delivered_when_the_aggregator_is_back(tmp_path: Path) -> None:
+    url = nobody()
+    sender = make(tmp_path, url, first_s=0.3)
+    sender._spool = Spool(tmp_path / "small", max_bytes=1 << 20, max_reports=3)
+    sender.start()
+    for number in range(6):
+        sender.put(Parcel(b"%d" % number))
+    until(lambda: sender.lost() == {"no_room": 3})
+    server = Server(int(url.rpartition(":")[2]))
+    try:
+        for number in range(6, 9):  # each pushes the report out that would be sent next
+            sender.put(Parcel(b"%d" % number))
+        until(lambda: sender.waiting_count() == 0)
+        assert server.got[-1] == b"8"
+        assert sender.accepted_count + sender.lost()["no_room"] == 9
+        sender.put(Parcel(b"9"))
+        until(lambda: server.got[-1] == b"9")
+    finally:
+        server.close()
+
+
+def test_a_fault_of_the_disk_ends_no_sending(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    sender = make(tmp_path, server.url)
+    faults = [RuntimeError("a surprise")]
+
+    def send(self: Line, body: bytes, real: Callable[[Line, bytes], object] = Line.send) -> object:
+        if faults:
+            raise faults.pop()
+        return real(self, body)
+
+    monkeypatch.setattr(Line, "send", send)
+    sender.start()
+    sender.put(Parcel(b"one"))
+    until(lambda: sender.accepted_count == 1)
+    assert sender.failures == {"fault": 1}
+
+
+def test_an_answer_that_trickles_in_is_cut_short(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuwatch.agent.sender.TRY_TAKES_S", 0.2)
+    tries: list[bytes] = []
+
+    def trickle(handler: http.server.BaseHTTPRequestHandler, body: bytes) -> None:
+        tries.append(body)
+        if len(tries) > 2:
+            say(handler, 200)
+            return
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\n")
+        with contextlib.suppress(OSError):
+            for _ in range(1000):
+                handler.wfile.write(b"X-A: b\r\n")
+                time.sleep(0.02)
+
+    server.answer = trickle
+    sender = make(tmp_path, server.url, timeout_s=2.0)
+    sender.start()
+    count = 0
+    while not sender.accepted_count:
+        sender.put(Parcel(b"%d" % count))
+        count += 1
+        time.sleep(0.05)
+        assert count < 200
+    until(lambda: sender.accepted_count == count)
+    assert sender.lost() == {}
+
+
+def test_memory_is_bounded_while_one_try_takes_long(tmp_path: Path, server: Server) -> None:
+    forever = threading.Event()
+    server.answer = lambda handler, body: say(handler, 200 if forever.wait(30) else 500)
+    sender = make(tmp_path, server.url, timeout_s=30.0)
+    sender.start()
+    sender.put(Parcel(b"first"))
+    until(lambda: bool(server.got))
+    for number in range(600):
+        sender.put(Parcel(b"%d" % number, events=number % 10 == 0))
+    assert sender.waiting_count() == 256
+    assert sender.lost() == {"memory": 345}
+    for _ in range(10):
+        sender.put(Parcel(bytes(1 << 20)))
+    assert sum(len(parcel.data) for parcel in sender._outbox) <= 8 << 20
+    assert [parcel.data for parcel in sender._outbox if parcel.events][:60] == [b"%d" % n for n in range(0, 600, 10)]
+    forever.set()
+    until(lambda: sender.waiting_count() == 0)
+    assert server.got[0] == b"first"
+
+
+@pytest.mark.needs("openssl")
+def test_certificates_that_come_late_are_used(tmp_path: Path) -> None:
+    line = Line("https://127.0.0.1:1", token_file="", ca_file=str(tmp_path / "ca.pem"), timeout_s=1.0)
+    outcome = line.send(b"one")
+    assert (outcome.kind, outcome.code) == ("again", 0)
+    assert "No such file" in outcome.why
+
+
+def test_tls_to_a_port_that_speaks_none_is_tried_again(tmp_path: Path, server: Server) -> None:
+    line = Line(server.url.replace("http", "https", 1), token_file="", ca_file="", timeout_s=5.0)
+    assert line.send(b"one").kind == "again"

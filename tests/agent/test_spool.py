@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -127,3 +128,59 @@ def test_bounds_always_hold_and_events_outlive_gauges(
     kept = drained(spool)
     assert [data[:3] for data in kept] == sorted(data[:3] for data in kept)
     assert len(kept) + spool.lost["no_room"] + refused == len(puts)
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EIO, errno.EACCES])
+def test_a_disk_that_only_reads_costs_nothing_that_is_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    spool = Spool(tmp_path, **ROOMY)
+    for number in range(5):
+        spool.put(b"%d" % number, events=False)
+
+    def refuse(path: Path, data: bytes) -> int:
+        raise OSError(code, "no")
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    assert not any(spool.put(b"new", events=events) for events in (True, False) * 3)
+    assert spool.lost == {}
+    assert len(spool) == 5
+
+
+def test_an_event_may_take_the_place_of_several_gauges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = Spool(tmp_path, **ROOMY)
+    for number in range(5):
+        spool.put(b"%d" % number, events=False)
+    real = Path.write_bytes
+
+    def full(path: Path, data: bytes) -> int:
+        if sum(file.stat().st_size for file in tmp_path.glob("*.report")) + len(data) > 5:
+            raise OSError(errno.ENOSPC, "full")
+        return real(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert spool.put(b"xid", events=True)
+    assert not spool.put(b"ga", events=False)  # a gauge is worth one gauge
+    assert spool.lost == {"disk": 4}
+
+
+def test_what_is_found_in_the_folder_never_ends_the_agent(tmp_path: Path) -> None:
+    for name in ("000000000001-e.report", "000000000002-g.new", "refused"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "refused" / "000000000009.report").mkdir()
+    (tmp_path / "\u00b2-e.report").write_bytes(b"x")
+    (tmp_path / "000000000003-e.report").symlink_to(tmp_path / "nowhere")
+    spool = Spool(tmp_path, **ROOMY)
+    assert spool.first() is None
+    spool.put(b"new", events=False)
+    assert drained(spool) == [b"new"]
+
+
+def test_what_had_to_go_meanwhile_may_be_called_done(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, max_bytes=1000, max_reports=1)
+    spool.put(b"old", events=False)
+    first = spool.first()
+    spool.put(b"new", events=False)
+    assert first is not None
+    spool.done(first[0])
+    assert drained(spool) == [b"new"]
