@@ -18,6 +18,12 @@ from gpuwatch.faults.stamps import apart
 
 BURST_S = 600.0  # a repeat this soon after the last one belongs to it; GSP time-outs (Xid 119) come minutes apart
 FOLLOW_S = 60.0  # switches and ports report a dead GPU within seconds
+_WEIGHTS = {
+    (drain, action, severity): (heavy, much, bad)
+    for heavy, drain in enumerate(DRAINS)
+    for much, action in enumerate(ACTIONS)
+    for bad, severity in enumerate(SEVERITIES)
+}
 NEVER_ROOT = frozenset({45, 154})  # cleanup of channels, and the driver's wish: both follow something
 
 
@@ -60,7 +66,7 @@ class Verdict(Protocol):
 
 def weight(event: Verdict) -> tuple[int, int, int]:
     """How much an event asks for: first whether the node must go, then what is to be done, then how bad it is."""
-    return DRAINS.index(event.drain), ACTIONS.index(event.action), SEVERITIES.index(event.severity)
+    return _WEIGHTS[event.drain, event.action, event.severity]
 
 
 def group(told: list[Told]) -> int:

@@ -59,9 +59,9 @@ class Interpreter:
 
     def _driver(self, record: Record) -> list[Event]:
         message = record.message
-        line = xid.parse(message)
-        if line is not None:
-            return [xid.judge(line)]
+        event = xid.read(message)
+        if event is not None:
+            return [event]
         events: list[Event] = []
         if driver.begins_paragraph(message):
             events += self._end_paragraph()

@@ -61,12 +61,19 @@ _STAMP = re.compile(
     re.VERBOSE,
 )
 _VMKERNEL = re.compile(r"\s*(?:\d{4}-\d\d-\d\dT\S+\s+)?(?:\w+\(\d+\)\s+)?(?:vmkernel:\s+)?cpu\d+:\d+\)\s*")  # ESXi
-_GREPPED = re.compile(r"(?:[\w.+@-]*/)*(?:syslog|messages|kern|kern\.log|dmesg)(?:[.-]\d[\w.-]*)?:(?:\d+:)?")
+_GREPPED = re.compile(
+    r"(?:[\w.+@-]*/)*(?:syslog|messages|kern|kern\.log|dmesg)(?:[.-]\d[\w.-]*)?:(?:\d+:)?"
+    r"|\d{1,7}[:-](?!\d\d[:\s-])"  # `grep -n`, of its context with a dash; not a clock, not a date
+)
 _KERNEL_TAG = re.compile(r"kernel(?:\[0*\])?: ?")
 _NO_HEAD = re.compile(r"[\"'`{}|=;()\[\]<>]")  # never in a date or a host, often in another program's words
 _PLAIN_HEAD = re.compile(
     r"(?:\w{3} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT[\d:.+-]+Z?) [\w.-]+ "
 )  # by far the most usual
+_USUAL = re.compile(
+    rf"(?:(?P<head>{_PLAIN_HEAD.pattern})kernel: )?"
+    r"(?:\[ *(?P<uptime>(?P<seconds>\d{1,12})\.(?P<micros>\d{6}))\] )?(?=NVRM:)"
+)  # a storm's lines: one match in place of a dozen
 _RFC5424 = re.compile(r"\s*(?:1 )?(\d{4}-\d\d-\d\dT\S+) (\S+) kernel (?:-|0) \S+ (?:-|\[[^\]]*\]) \ufeff?")
 _CLOCK = re.compile(r"\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?|\d{4}-\d\d-\d\d[T_]\d\d:\d\d:\d\d\S*|\d{9,}\.\d+")
 _AFTER_CLOCK = re.compile(r"[+-]\d\d:?\d\d|[A-Z]{1,5}|[AaPp]\.?[Mm]\.?|\d{4}")
@@ -134,6 +141,22 @@ def is_bare(line: str) -> bool:
 
 def _strip(text: str, number: int) -> Record | None:
     """Take off prefix after prefix. None: another facility than the kernel's."""
+    usual = _USUAL.match(text)
+    if usual is not None:
+        head, seconds, micros, uptime = usual.group("head", "seconds", "micros", "uptime")
+        wall = _wall_clock(head) if head else ""
+        return Record(
+            message=text[usual.end() :],
+            stamp=uptime or wall,
+            wall=wall,
+            uptime_us=int(seconds) * 1_000_000 + int(micros) if seconds else None,
+            line=number,
+        )
+    return _strip_all(text, number)
+
+
+def _strip_all(text: str, number: int) -> Record | None:
+    """The same for every form."""
     at = 0
     level: int | None = None
     wall = ""
@@ -168,7 +191,7 @@ def _strip(text: str, number: int) -> Record | None:
             wall = wall or _wall_clock(tag[0])
             sure, at = True, tag[1]
             continue
-        found = _COLUMNS.match(text, at) or _TALOS.match(text, at)
+        found = _TALOS.match(text, at) or _COLUMNS.match(text, at)
         if found is not None and found[2] in _LEVELS:
             if found[1] != "kern":
                 return None

@@ -15,6 +15,7 @@ from gpuwatch.faults.interpreter import Interpreter
 from gpuwatch.faults.prefix import Record
 
 MAX_QUOTED = 100
+_JSON = (b"{", b"\x1e{", b"data: {")  # journalctl -o json, json-seq, json-sse
 MAX_WRAPS = 4  # a driver line of 200 characters on a terminal of 80, with room
 
 
@@ -42,7 +43,7 @@ def matters(raw: bytes) -> bool:
         or b" repeated " in raw
         or b"Linux version " in raw
         or raw.startswith(b"-- ")
-        or (raw.startswith(b"{") and (b'"MESSAGE":[' in raw or b'"MESSAGE": [' in raw))  # not UTF-8: as numbers
+        or (raw.startswith(_JSON) and (b'"MESSAGE":[' in raw or b'"MESSAGE": [' in raw))  # not UTF-8: as numbers
     )
 
 
@@ -70,8 +71,8 @@ class LogReader:
         if raw.startswith(b"-- ") and (b"Boot " in raw or b"Reboot" in raw):
             self._new_boot()
             return
-        if raw.startswith(b"{") and b"_TRANSPORT" in raw:
-            self._journal(raw)
+        if raw.startswith(_JSON) and b"_TRANSPORT" in raw:
+            self._journal(raw[raw.index(b"{") :])
             return
         text = raw.decode("utf-8", "replace")
         if b" repeated " in raw and b"message repeated" in raw:

@@ -27,9 +27,9 @@ _XID = re.compile(
 _WRAPPABLE = re.compile(r"NVRM: Xid \([^)]*(?:$|\): (?:74|14[4-9]|150|154)\b)")
 _PID = re.compile(r"\s*,\s*pid\s*=\s*([^,]*)")
 _NAME = re.compile(r"\s*,\s*name\s*=\s*([^,\n]*)")
-_CAUSE = re.compile(r"caused by previous Xid\s+(\d{1,9})", re.IGNORECASE)
-_RST = re.compile(r"(?<!-)\bRST:\s*(Yes|No)", re.IGNORECASE)
-_DRST = re.compile(r"\bD-RST:\s*(Yes|No)", re.IGNORECASE)
+_CAUSE = re.compile(r"caused by previous Xid\s+(\d{1,9})")
+_RST = re.compile(r"(?<!-)\bRST:\s*(Yes|No)")
+_DRST = re.compile(r"\bD-RST:\s*(Yes|No)")
 
 _REMAP_RECORDED = frozenset({63, 160})  # a row, a channel: repaired at the next reset
 _CLEARING = frozenset({162})  # power smoothing is back, after a 163 (NVIDIA/NVSentinel#1252)
@@ -46,6 +46,13 @@ class XidLine(msgspec.Struct, frozen=True, gc=False):
     name: str | None = None
     gpu_instance: int | None = None
     compute_instance: int | None = None
+
+
+@lru_cache(maxsize=256)  # a storm prints the same line thousands of times
+def read(message: str) -> Event | None:
+    """The event of an Xid message, None if it is none."""
+    line = parse(message)
+    return judge(line) if line is not None else None
 
 
 def parse(message: str) -> XidLine | None:
@@ -73,7 +80,6 @@ def parse(message: str) -> XidLine | None:
     )
 
 
-@lru_cache(maxsize=256)  # a storm prints the same line thousands of times
 def judge(line: XidLine) -> Event:
     """The event, with severity, action and drain by the catalogue and by what the text adds. Never raises."""
     row = xids().get(line.number, UNKNOWN_XID)
@@ -97,10 +103,11 @@ def judge(line: XidLine) -> Event:
             severity, action, drain = "warn", "none", "no"
     elif line.number in _REMAP_RECORDED:
         details["pending_reset"] = True
-    for key, pattern in (("rst", _RST), ("drst", _DRST)):
-        flag = pattern.search(line.text)
-        if flag is not None:
-            details[key] = flag[1].lower()
+    if "RST:" in line.text:
+        for key, pattern in (("rst", _RST), ("drst", _DRST)):
+            flag = pattern.search(line.text)
+            if flag is not None:
+                details[key] = flag[1].lower()
     cause = _CAUSE.search(line.text)
     return Event(
         kind="xid",
@@ -160,6 +167,7 @@ def joined(message: str, rest: str) -> str | None:
     return message + ("" if tight else " ") + rest
 
 
+@lru_cache(maxsize=64)
 def _address(text: str) -> str:
     """`dom:bus:dev` in the joining form. Drivers before 2010 printed a four-digit bus and no domain: `0001:00`."""
     parts = text.lower().split(":")

@@ -78,7 +78,7 @@ def as_object(one: Told, reader: LogReader) -> dict[str, Any]:
     event, interpreter = one.event, reader.interpreter
     pci = ",".join(sorted(one.ports)) if one.ports else event.pci
     keys: dict[str, Any] = {
-        "kind": event.kind,
+        "kind": "gpu_lost" if event.inferred else event.kind,  # the number is ours, so the kind says what was said
         "xid": event.xid,
         "pci": pci,
         "pid": event.pid,

@@ -77,6 +77,11 @@ KERNEL = [
     pytest.param("2025-01-21T04:41:44,283302+00:00 ", id="dmesg-iso"),
     pytest.param("192.0.2.11: kern: warning: [2026-04-22T21:27:51.291660856Z]: ", id="talos"),
     pytest.param("node-1: kern:    info: [2026-04-22T21:27:51Z]: ", id="talos-padded"),
+    pytest.param("host1: kern: err: [2026-04-22T21:27:51.291660856Z]: ", id="talos-node-like-a-facility"),
+    pytest.param("worker:  kern: warning: [2026-04-22T21:27:51.291660856Z]: ", id="talos-node-of-letters"),
+    pytest.param("1234:[  966.503025] ", id="grep-line"),
+    pytest.param("1235-Nov 22 18:29:55 host1 kernel: ", id="grep-context"),
+    pytest.param("7:2026-09-14T20:30:27-0400 host1 kernel: ", id="grep-line-iso"),
     pytest.param("/var/log/syslog:Nov 22 18:29:55 host1 kernel: [  966.503025] ", id="grep-file"),
     pytest.param("kern.log.1:12:Nov 22 18:29:55 host1 kernel: ", id="grep-file-and-line"),
     pytest.param("\x1b[32m[12345.678901] \x1b[0m\x1b[33m", id="colours"),
@@ -139,6 +144,9 @@ NOT_KERNEL = [
     pytest.param("Nov 22 18:29:55 host1 audit[1]: EXECVE a1=", id="audit"),
     pytest.param("  Warning  NodeHasXid  3m  kubelet  ", id="kubectl-event"),
     pytest.param("reason: ", id="yaml"),
+    pytest.param("1234:", id="number-of-something"),
+    pytest.param("1234:gpud[7]: [  966.503025] ", id="grep-line-of-a-monitors-log"),
+    pytest.param("user: user: warning: [2026-04-22T21:27:51Z]: ", id="talos-user-of-letters"),
     pytest.param("$ echo ", id="shell"),
     pytest.param("+ dmesg | grep ", id="shell-trace"),
     pytest.param("| 3 | ", id="table"),
@@ -189,6 +197,24 @@ def test_what_the_prefix_tells(
         sequence,
         7,
     )
+
+
+@pytest.mark.parametrize("before", KERNEL)
+def test_the_usual_forms_are_read_as_all_are(before: str) -> None:
+    assert prefix._strip(before + MESSAGE, 7) == prefix._strip_all(before + MESSAGE, 7)
+
+
+@pytest.mark.parametrize(
+    ("line", "stamp"),
+    [
+        ("10:22:33 host1 kernel: ", "10:22:33"),  # not the tenth line that grep found
+        ("2026-09-14 20:30:27 host1 kernel: ", "2026-09-14 20:30:27"),
+        ("12:[  966.503025] ", "966.503025"),
+    ],
+)
+def test_a_line_number_is_no_clock(line: str, stamp: str) -> None:
+    (record,) = prefix.split(line + MESSAGE)
+    assert record.stamp == stamp
 
 
 @pytest.mark.parametrize("fold", ["#012", "\n"])

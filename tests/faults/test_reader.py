@@ -83,6 +83,9 @@ def test_journal_entries() -> None:
     _, story = read(entry(XID))
     (told,) = story.told
     assert (told.event.xid, told.first.uptime_us, told.first.level) == (79, 966_503_025, 4)
+    for before in (b"\x1e", b"data: "):  # json-seq, json-sse
+        _, story = read(before + entry(XID), b"", before + entry(XID, _TRANSPORT="stdout"))
+        assert [(told.event.xid, told.lines) for told in story.told] == [(79, 1)]
     _, story = read(entry([*XID.encode(), 0xFF]))  # what is not UTF-8 comes as numbers
     assert [told.event.xid for told in story.told] == [79]
     _, story = read(

@@ -121,6 +121,15 @@ def test_json_is_one_object_an_event_and_nothing_else() -> None:
     assert objects("hello", summary=True)[0]["because"] is None
 
 
+def test_the_kind_says_whether_a_number_was_printed() -> None:
+    words = "[100.6] NVRM: GPU 0000:05:00.0: GPU has fallen off the bus.\n"
+    (lost,) = objects(words)
+    assert (lost["kind"], lost["xid"], lost["inferred"]) == ("gpu_lost", 79, True)
+    for log in (XID + words, words + XID):
+        (printed,) = objects(log)
+        assert (printed["kind"], printed["xid"], "inferred" in printed) == ("xid", 79, False)
+
+
 def test_a_log_cannot_write_to_the_terminal() -> None:
     said = text("NVRM: Xid (PCI:0000:05:00): 31, pid=7, name=a\x1b]0;owned\x07b\x08\x9b31m, Ch \x1b[2J8\n")
     assert all(letter.isprintable() or letter == "\n" for letter in said)
