@@ -29,7 +29,7 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Evidence | None:
         return None
     words = "NVML does not answer"
     if source.reason:
-        words += f": {source.reason}"
+        words += f": {source.reason.partition(', kernel stack')[0]}"  # the stack stays with the source, for explain
     if source.abandoned_count:
         words += f" ({source.abandoned_count} child process{'es' if source.abandoned_count > 1 else ''} abandoned)"
     return Evidence(

@@ -125,6 +125,7 @@ class Story:
             self.score.missed.append(f"{chapter.slot} is healthy and should have stayed")
         self._until("the run steps again", 40, self._steps)
         self._until("all nodes are healthy", 30, lambda: self._healthy() == len(self._cluster.slots))
+        self._say(f"  {chapter.slot:<6} {_bill(self._incidents()[fault])}")
 
     def end(self) -> None:
         """Let the run finish by itself, and wait until the aggregator has written that down."""
@@ -205,6 +206,13 @@ class Story:
         except (urllib.error.URLError, TimeoutError, ConnectionError, json.JSONDecodeError):
             return None
         return found if isinstance(found, dict) else {"answer": found}
+
+
+def _bill(incident: dict[str, Any]) -> str:
+    """What the incident cost, by category, dearest first."""
+    price = incident.get("price") or {}
+    parts = ", ".join(f"{name.replace('_', ' ')} ${usd}" for name, usd in (price.get("by_category") or {}).items())
+    return f"= ${price['usd']}: {parts}" if price.get("usd") else "= unknown $"
 
 
 def _ignore(_: object) -> None:
