@@ -48,8 +48,11 @@ class Interpreter:
         return [event] if event is not None else []
 
     def flush(self) -> list[Event]:
-        """What was begun and can be told although its end did not come."""
+        """What was begun and can be told although its end did not come. What says nothing yet may still go on."""
+        begun = self._paragraph
         events = self._end_paragraph()
+        if not events:
+            self._paragraph = begun
         if self._left_over is not None:
             event = driver.init_failed(self._left_over_message, self._left_over)
             self._left_over = None

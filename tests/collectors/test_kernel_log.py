@@ -152,6 +152,20 @@ def test_good_news_is_an_event_that_clears(log: Log) -> None:
     assert (event.clears, event.severity) == (True, "info")
 
 
+def test_a_lost_gpu_told_slowly_is_not_missed(log: Log) -> None:
+    for line in (
+        "NVRM: The NVIDIA GPU 0000:05:00.0",
+        "NVRM: (PCI ID: 10de:2901) installed in this system has",
+    ):
+        log.write(line, uptime_s=12.5)
+        assert log.read() == ()
+        assert log.read() == (), "nothing came for a while"
+    log.write("NVRM: fallen off the bus and is not responding to commands.", uptime_s=12.5)
+    (event,) = log.read()
+    assert (event.xid, event.pci, event.inferred) == (79, "0000:05:00", True)
+    assert log.read() == ()
+
+
 def test_other_programs_lines_are_not_believed(log: Log) -> None:
     log.read()
     log.write(f"Nov 22 18:29:55 host1 gpud[1]: {XID}", f'"{XID}"', f"12,1,1,-;{XID}")
