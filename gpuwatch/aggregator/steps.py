@@ -168,7 +168,7 @@ def ended(hands: Hands) -> Result:
     attempt = hands.saga.action.attempt
     if any(job.state == "running" and job.attempt == attempt for job in snapshot.jobs):
         return Waiting(f"{attempt} is still running")
-    return Done(because=f"{attempt} is over")
+    return Done()
 
 
 def undo_resume(hands: Hands) -> Result:
