@@ -188,7 +188,7 @@ class Centre:
         self.fleet = fleet = restored_fleet(settings, store, now)
         self.book = IncidentBook(store)
         self.people = People(store, clock)
-        guard = Guard(
+        self.guard = guard = Guard(
             hold_file=settings.server.hold_file,
             policies=settings.policies(),
             human_holds=self.people.holds,

@@ -29,6 +29,7 @@ EVERY_S = 2.0
 SHARE = 0.1  # of the time, at most, is spent on this
 LOOKED_S = 120.0  # nobody asked for so long: nobody is looking
 NO_FAULT = "(no fault)"
+NOTHING_YET = "No time has been billed yet; it begins with the first machine that reports or that the cloud lists."
 
 
 class CategoryMoney(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,11 +39,12 @@ class CategoryMoney(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     usd: Decimal
     node_hours: Decimal
+    unpriced_node_hours: Decimal  # part of them: "unknown $", in no sum
     usd_per_hour_now: Decimal
 
 
 class IncidentMoney(msgspec.Struct, frozen=True, kw_only=True):
-    """One fault's price so far: all machines, by category."""
+    """One fault's price so far: all machines, by category. A fault on machines without a price has none."""
 
     usd: Decimal
     by_category: dict[str, Decimal]
@@ -147,12 +149,12 @@ def reckon(known: Account, prices: PriceSource, alive: set[str], now_unix_ns: in
     """The account in money. `alive`: machines that are billed now."""
     report = make_report(known, prices, by=("category",), made_unix_ns=now_unix_ns)
     if report.empty_because:
-        return Money(as_of_unix_ns=now_unix_ns, empty_because=report.empty_because)
+        return Money(as_of_unix_ns=now_unix_ns, empty_because=NOTHING_YET)
     by_category, by_fault = _burning(known, prices, alive, int(evidence_age_s * 1e9))
     split = make_report(known, prices, by=("incident", "category"), made_unix_ns=now_unix_ns)
     incidents: dict[str, dict[str, Decimal]] = {}
     for row in split.rows:
-        if row.keys[0] != NO_FAULT:
+        if row.keys[0] != NO_FAULT and (row.usd or not row.unpriced_node_hours):
             incidents.setdefault(row.keys[0], {})[row.keys[1]] = row.usd
     waste = [usd for category, usd in by_category.items() if group_of(Category(category)) in ("loss", "unusable")]
     return Money(
@@ -166,6 +168,7 @@ def reckon(known: Account, prices: PriceSource, alive: set[str], now_unix_ns: in
                 group=group_of(Category(row.keys[0])),
                 usd=row.usd,
                 node_hours=row.node_hours,
+                unpriced_node_hours=row.unpriced_node_hours,
                 usd_per_hour_now=_cents(by_category.get(row.keys[0], Fraction(0))),
             )
             for row in report.rows

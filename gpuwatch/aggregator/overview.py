@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from decimal import Decimal
 from typing import Any
 
 from gpuwatch import __version__
 from gpuwatch.aggregator.executor import Executor
 from gpuwatch.aggregator.fleet import Fleet
 from gpuwatch.aggregator.guard import Guard
+from gpuwatch.aggregator.headline import headline
 from gpuwatch.aggregator.incidents import IncidentBook
 from gpuwatch.aggregator.machine import Machine
 from gpuwatch.aggregator.money import Money
@@ -40,7 +40,6 @@ STEP_WORDS = {
     "undo_resume": "giving it back to the scheduler",
     "undo_create": "releasing the unusable new machine",
 }
-ACTION_WORDS = {"replace": "replace", "drain": "drain", "restart_job": "restart the run on", "resume": "resume"}
 
 
 class Teller:
@@ -91,7 +90,7 @@ class Teller:
             "version": __version__,
             "now_unix_ns": self._clock.unix_ns(),
             "tick_unix_ns": scene.now.unix_ns,
-            "headline": self._headline(nodes, scene),
+            "headline": headline(nodes, scene, self._executor.open(), self._money()),
             "blind_because": scene.blind_because,
             "doubts": doubts,
             "hold_everything": self._guard.hold_everything(),
@@ -167,48 +166,6 @@ class Teller:
     def money(self) -> Money:
         """The ledger in money, as of a few seconds ago."""
         return self._money()
-
-    # in words
-
-    def _headline(self, nodes: list[dict[str, Any]], scene: Scene) -> dict[str, Any]:
-        sick = [node for node in nodes if node["sick"]]
-        acted = Counter(str(saga.action.kind) for saga in self._executor.open())
-        held = {hold.slot for hold in scene.plan.holds if hold.reason != "in_progress"}
-        asked = sum(1 for action in scene.plan.actions if action.kind == "ask_approval")
-        money = self._money()
-        state = f"{len(sick)} of {_count(len(nodes), 'node')} {'is' if len(sick) == 1 else 'are'} sick."
-        if not nodes:
-            state = "No node is known yet."
-        elif not sick:
-            well = sum(1 for node in nodes if node["health"] == "healthy")
-            state = (
-                f"All {len(nodes)} nodes are well."
-                if well == len(nodes)
-                else f"None of {_count(len(nodes), 'node')} is sick."
-            )
-        stalled = [verdict for verdict in scene.run_verdicts if not verdict.explained_by]
-        if stalled:
-            state += f" {_count(len(stalled), 'run')} {'stands' if len(stalled) == 1 else 'stand'} still."
-        doing = [
-            f"{count} being {word}"
-            for kind, word in (("replace", "replaced"), ("drain", "drained"), ("resume", "given back"))
-            if (count := acted[kind])
-        ]
-        doing += [f"{_count(acted['restart_job'], 'run')} being restarted"] if acted["restart_job"] else []
-        doing += [f"{len(held)} held"] if held else []
-        doing += [f"{asked} waiting for your approval"] if asked else []
-        cost = (
-            f"Burning {_dollars(money.waste_usd_per_hour_now)}/h of waste; "
-            f"{_dollars(money.incidents_usd)} lost to incidents so far."
-        )
-        if money.empty_because:
-            cost = "No money has been counted yet."
-        return {
-            "state": state,
-            "doing": (", ".join(doing) + ".") if doing else "",
-            "cost": cost,
-            "tone": "bad" if sick or stalled else "warn" if scene.blind_because or not nodes else "good",
-        }
 
     def _nodes(self, scene: Scene) -> list[dict[str, Any]]:
         sagas = {saga.action.slot: saga for saga in self._executor.open()}
@@ -345,11 +302,3 @@ class Teller:
             "moved_s_ago": round((self._clock.monotonic_ns() - run.moved_monotonic_ns) / 1e9, 1),
             "checkpoint_step": run.checkpoint_step,
         }
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
-def _dollars(amount: Decimal) -> str:
-    return f"${amount:,.2f}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 import threading
@@ -21,6 +20,7 @@ from gpuwatch.model.facts.kernel_log import KernelEvent
 from gpuwatch.model.ledger import LedgerLine
 from gpuwatch.model.money import BillRow
 from gpuwatch.store import tables as t
+from gpuwatch.store.lock import hold
 from gpuwatch.store.records import Approval, HumanHold, LastSeen, SagaRow, StoredEvent
 from gpuwatch.store.trouble import told
 
@@ -42,7 +42,7 @@ class Store:
     def __init__(self, path: Path, *, sole: bool = False) -> None:
         self.path = path
         self._write = threading.Lock()  # SQLite has one writer; waiting here costs no busy time-outs
-        self._lock_fd = _lock(path) if sole else None
+        self._lock_fd = hold(path) if sole else None
         try:
             self._engine = create_engine("sqlite+pysqlite://", creator=self._connect, poolclass=QueuePool, pool_size=8)
             event.listen(self._engine, "begin", _begin)
@@ -291,29 +291,3 @@ def _put(db: Connection, table: Any, rows: list[dict[str, Any]]) -> None:
         keys = [column.name for column in table.primary_key]
         rest = {name: statement.excluded[name] for name in rows[0] if name not in keys}
         db.execute(statement.on_conflict_do_update(index_elements=keys, set_=rest), rows)
-
-
-def _lock(path: Path) -> int:
-    """Hold `<file>.lock` for as long as this process lives; the kernel lets go of it even after kill -9."""
-    lock_path = path.with_name(path.name + ".lock")
-    try:
-        fd = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StoreError(
-            f"cannot open {lock_path}",
-            why=str(error),
-            next_step=f"create the folder {path.parent} and give gpuwatch's user write access to it",
-        ) from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        holder = os.read(fd, 32).decode(errors="replace").strip() or "unknown"
-        os.close(fd)
-        raise StoreError(
-            f"another aggregator uses the ledger {path}",
-            why=f"process {holder} holds {lock_path}",
-            next_step="stop that one first; two aggregators would make two machines for one",
-        ) from None
-    os.ftruncate(fd, 0)
-    os.write(fd, f"{os.getpid()}\n".encode())
-    return fd

@@ -29,6 +29,7 @@ from gpuwatch.aggregator.incidents import IncidentBook
 from gpuwatch.aggregator.ingest import Ingest
 from gpuwatch.aggregator.jobs import Jobs
 from gpuwatch.aggregator.journal import Journal
+from gpuwatch.aggregator.lastseen import LastSeenKeeper
 from gpuwatch.aggregator.lives import Lives
 from gpuwatch.aggregator.metrics import Metrics
 from gpuwatch.aggregator.money import MoneyDesk
@@ -45,7 +46,7 @@ from gpuwatch.aggregator.witnesses import Witness
 from gpuwatch.clock import Clock, SystemClock
 from gpuwatch.clouds import Cloud, CloudSnapshot
 from gpuwatch.decide.assess import assess
-from gpuwatch.errors import GpuwatchError, StoreError
+from gpuwatch.errors import GpuwatchError
 from gpuwatch.model.evidence import Finding
 from gpuwatch.model.moment import Moment
 from gpuwatch.model.view import NodeView
@@ -55,8 +56,6 @@ from gpuwatch.schedulers import Scheduler, SchedulerSnapshot
 
 LOG = logging.getLogger("gpuwatch.aggregator")
 T = TypeVar("T")
-FLUSH_S = 3.0  # last-seen rows; by the monotonic clock, because a restart's memory must not wait for the wall clock
-FLUSH_TURNS = 10
 RUN_KINDS = [
     "attempt_started",
     "attempt_ended",
@@ -206,8 +205,7 @@ class Aggregator:
         self._server = Server(
             server.listen, self._ingest, web, tls_cert_file=server.tls_cert_file, tls_key_file=server.tls_key_file
         )
-        self._flusher = threading.Thread(target=self._flush, name="last-seen", daemon=True)
-        self._stopped = threading.Event()
+        self._memory = LastSeenKeeper(store, fleet)
 
     @property
     def url(self) -> str:
@@ -222,12 +220,11 @@ class Aggregator:
         self._brain.start()
         self._executor.start()
         self._money.start()
-        self._flusher.start()
+        self._memory.start()
         threading.Thread(target=self._clockwork.start, name="clockwork", daemon=True).start()
 
     def stop(self) -> None:
         """No new step, no new report; then keep what must survive."""
-        self._stopped.set()
         self._executor.stop()
         self._server.stop()
         self._brain.stop()
@@ -236,10 +233,7 @@ class Aggregator:
         self._clockwork.stop()
         self._money.stop()
         self._committer.close()
-        try:
-            self._store.keep(seen=[record.last_seen() for record in self._fleet.machines()])
-        except StoreError as error:
-            LOG.error("%s", error)
+        self._memory.stop()
         self._store.close()
 
     def wake(self) -> None:
@@ -280,24 +274,6 @@ class Aggregator:
             provider="" if hand is None else hand.kind,
             bill_every_s=30.0 if hand is None else min(30.0, max(5.0, 6 * hand.interval_s)),
         )
-
-    def _flush(self) -> None:
-        """What changed in kind at once, everything else in turns: each row is renewed at least every half minute."""
-        kept: dict[str, tuple[object, ...]] = {}
-        turn = 0
-        while not self._stopped.wait(FLUSH_S):
-            turn += 1
-            rows = []
-            for number, record in enumerate(self._fleet.machines()):
-                heard = record.heard
-                shape = (record.slot, record.lifecycle, heard and heard.boot, heard and heard.agent_id)
-                if kept.get(record.machine) != shape or (number + turn) % FLUSH_TURNS == 0:
-                    kept[record.machine] = shape
-                    rows.append(record.last_seen())
-            try:
-                self._store.keep(seen=rows)
-            except StoreError:
-                kept.clear()  # the brain says it, and is blind meanwhile
 
 
 def run(config: Path) -> int:

@@ -1,0 +1,62 @@
+"""The three sentences that a stranger reads first: what is sick, what is being done, what it costs. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from decimal import Decimal
+from typing import Any
+
+from gpuwatch.aggregator.money import Money
+from gpuwatch.aggregator.saga import Saga
+from gpuwatch.aggregator.scene import Scene
+
+
+def headline(nodes: list[dict[str, Any]], scene: Scene, under_way: list[Saga], money: Money) -> dict[str, Any]:
+    """State, what is being done, cost: a sentence each, and a tone (good | warn | bad). `nodes`: as in the overview."""
+    sick = [node for node in nodes if node["sick"]]
+    acted = Counter(str(saga.action.kind) for saga in under_way)
+    held = {hold.slot for hold in scene.plan.holds if hold.reason != "in_progress"}
+    asked = sum(1 for action in scene.plan.actions if action.kind == "ask_approval")
+    state = f"{len(sick)} of {_count(len(nodes), 'node')} {'is' if len(sick) == 1 else 'are'} sick."
+    if not nodes:
+        state = "No node is known yet."
+    elif not sick:
+        well = sum(1 for node in nodes if node["health"] == "healthy")
+        state = (
+            f"All {len(nodes)} nodes are well."
+            if well == len(nodes)
+            else f"None of {_count(len(nodes), 'node')} is sick."
+        )
+    stalled = [verdict for verdict in scene.run_verdicts if not verdict.explained_by]
+    if stalled:
+        state += f" {_count(len(stalled), 'run')} {'stands' if len(stalled) == 1 else 'stand'} still."
+    doing = [
+        f"{count} being {word}"
+        for kind, word in (("replace", "replaced"), ("drain", "drained"), ("resume", "given back"))
+        if (count := acted[kind])
+    ]
+    doing += [f"{_count(acted['restart_job'], 'run')} being restarted"] if acted["restart_job"] else []
+    doing += [f"{len(held)} held"] if held else []
+    doing += [f"{asked} waiting for your approval"] if asked else []
+    cost = (
+        f"Burning {_dollars(money.waste_usd_per_hour_now)}/h of waste; "
+        f"{_dollars(money.incidents_usd)} lost to incidents so far."
+    )
+    if money.empty_because:
+        cost = "No money has been counted yet."
+    elif money.unpriced_node_hours and not money.total_usd:
+        cost = "No price is known: set `usd_per_hour` of the pool."
+    return {
+        "state": state,
+        "doing": (", ".join(doing) + ".") if doing else "",
+        "cost": cost,
+        "tone": "bad" if sick or stalled else "warn" if scene.blind_because or not nodes else "good",
+    }
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _dollars(amount: Decimal) -> str:
+    return f"${amount:,.2f}"
