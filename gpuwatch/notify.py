@@ -6,6 +6,8 @@ import contextlib
 import os
 import socket
 
+MOST_CHARACTERS = 1000  # of a status: a datagram that is too long is not delivered, and neither is the watchdog's word
+
 
 class ServiceManager:
     """The service manager that started this process, or nobody."""
@@ -38,6 +40,6 @@ class ServiceManager:
         if self._socket is None:
             return
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
-        message = "\n".join(word.replace("\n", " ") for word in words)
+        message = "\n".join(word.replace("\n", " ")[:MOST_CHARACTERS] for word in words)
         with contextlib.suppress(OSError):  # a manager that is busy or gone is no reason to stop watching the node
-            self._socket.sendto(message.encode(), address)
+            self._socket.sendto(message.encode("utf-8", "replace"), address)

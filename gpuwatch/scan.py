@@ -32,7 +32,7 @@ from gpuwatch.rules import FleetRule, Rule
 
 NS = 10**9
 START_S = 10.0  # an interpreter and the driver's library, on a node in trouble
-MOST_EVENT_ROUNDS = 50  # a long log comes in pieces
+MOST_EVENT_ROUNDS = 200  # a long log comes in pieces
 Level = Literal["ok", "warning", "critical", "unknown"]
 EXIT_CODES: dict[Level, int] = {"ok": 0, "warning": 1, "critical": 2, "unknown": 3}
 
@@ -198,7 +198,7 @@ def _in_thread(name: str, door: Collector[Any], settings: Any, clock: Clock) -> 
         answered.wait(door.deadline_s)
         source.tick(Moment(clock.unix_ns(), clock.monotonic_ns()))
         answer = source.latest()
-        quiet = quiet + 1 if len(events) == before else 0
+        quiet = quiet + 1 if len(events) == before and not source.behind else 0
         if answer is None or answer.status != "ok" or quiet == 2:
             break
     source.close()

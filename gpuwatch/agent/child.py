@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -83,7 +84,8 @@ class _ProcessChild:
         self.start_ticks = processes.start_ticks(self.pid) or 0
         os.set_blocking(self._out.fileno(), False)
         orders = {"settings": msgspec.to_builtins(settings), "note": self._note}
-        self._in.write(json.dumps(orders).encode() + b"\n")
+        with contextlib.suppress(BrokenPipeError):  # it has ended already: whoever watches it will see that
+            self._in.write(json.dumps(orders).encode() + b"\n")
 
     def fileno(self) -> int:
         return self._out.fileno()

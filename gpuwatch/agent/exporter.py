@@ -7,6 +7,7 @@ import logging
 import socket
 import socketserver
 import threading
+import time
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -16,10 +17,37 @@ from prometheus_client.registry import Collector as PrometheusCollector
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 5.0  # with a client that connects and says nothing
+REST_S = 0.1
+MOST_CLIENTS = 8  # at once; the oldest makes room, so that slow ones keep nobody out and cost no memory
 
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
     daemon_threads = True
+
+    def __init__(self, *arguments: Any) -> None:
+        self._clients: list[socket.socket] = []  # oldest first
+        self._change = threading.Lock()
+        super().__init__(*arguments)
+
+    def get_request(self) -> Any:
+        try:
+            return super().get_request()
+        except OSError:  # no descriptor is left: the client still waits, and would be selected on without end
+            time.sleep(REST_S)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._change:
+            self._clients.append(request)
+            if len(self._clients) > MOST_CLIENTS:
+                with contextlib.suppress(OSError):
+                    self._clients.pop(0).shutdown(socket.SHUT_RDWR)  # its thread sees the end and closes it
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._change, contextlib.suppress(ValueError):
+            self._clients.remove(request)
+        super().shutdown_request(request)
 
     def server_bind(self) -> None:
         # Not the inherited one: it looks the host's name up, which can take a minute where DNS is away.

@@ -25,7 +25,7 @@ from gpuwatch.model.wire import NO_FACTS, Envelope
 log = logging.getLogger(__name__)
 
 NS = 10**9
-MAX_EVENTS_A_REPORT = 500  # each up to about a kilobyte; a report may have a megabyte
+MAX_EVENTS_A_REPORT = 250  # each up to almost two kilobytes; a report may have a megabyte, and training needs half
 MAX_EVENTS_HELD = 20_000
 REST_S = 0.05  # after a reading: a storm of events is read in lumps
 LOOK_SELDOM = 20  # intervals between two looks for events where none can be read at present
@@ -37,6 +37,7 @@ _encode = msgspec.msgpack.Encoder().encode
 class _Answer(msgspec.Struct):
     latest: Latest
     urgent: bool = False
+    more: bool = False
 
 
 class Inline:
@@ -70,6 +71,7 @@ class Inline:
         self._failures = 0
         self._urgent = False
         self._counts: Counter[str] = Counter()
+        self.behind = False  # the last reading left events that can be read at once
         self.on_facts: Callable[[Any], None] | None = None  # told every reading's facts, on the loop's thread
         self._thread = threading.Thread(target=self._work, name=f"source-{name}", daemon=True)
         self._thread.start()
@@ -195,6 +197,9 @@ class Inline:
             self._look_ns = now.monotonic_ns + int(interval_s * rounds * NS)
         else:
             self._look_ns = None
+        self.behind = answer.more
+        if answer.more:
+            self._look_ns = self._rest_until_ns
         self._woken = False
         if latest.facts is not None and self.on_facts is not None:
             self.on_facts(latest.facts)
@@ -231,12 +236,12 @@ class Inline:
         at_unix_ns, begun_ns = self._clock.unix_ns(), self._clock.monotonic_ns()
         status: Any = "ok"
         reason: str | None = None
-        facts, gaps, urgent = None, {}, False
+        facts, gaps, urgent, more = None, {}, False, False
         try:
             if self._reader is None:
                 self._reader = self._leaf.open(self._settings)
             reading = self._reader.read()
-            facts, gaps, urgent = reading.facts, reading.gaps, reading.urgent
+            facts, gaps, urgent, more = reading.facts, reading.gaps, reading.urgent, reading.more
         except Unsupported as error:
             status, reason = "unsupported", str(error)
         except GpuwatchError as error:
@@ -254,4 +259,4 @@ class Inline:
             facts=facts,
             gaps=gaps,
         )
-        return _Answer(latest, urgent)
+        return _Answer(latest, urgent, more)

@@ -19,6 +19,8 @@ from gpuwatch.model.wire import Status
 
 STATUSES: tuple[str, ...] = get_args(Status)
 NOT_NAMED = "unknown"  # an event that does not say which GPU
+MOST_SERIES = 512  # of one kind: whoever may write to the log must not be able to fill our memory, or Prometheus'
+OTHERS = "other"
 
 
 class EventCounts:
@@ -35,7 +37,9 @@ class EventCounts:
             self.lost += facts.lost_count
             for event in facts.events:
                 if event.xid is not None:
-                    self.xids[event.pci or NOT_NAMED, str(event.xid)] += event.count
+                    labels = (event.pci or NOT_NAMED, str(event.xid))
+                    known = labels in self.xids or len(self.xids) < MOST_SERIES
+                    self.xids[labels if known else (OTHERS, OTHERS)] += event.count
                 else:
                     self.others[event.kind] += event.count
 

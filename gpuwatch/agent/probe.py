@@ -57,6 +57,8 @@ def main(source: str) -> int:
             return 0  # the agent is gone
         if frame.status == "unsupported":
             return 0  # nothing to watch: do not sit here; the agent looks again now and then
+        if probe.is_spent():
+            return 0  # the agent starts another one
         if first:
             settle()
             first = False
@@ -99,6 +101,10 @@ class _Probe:
         self._note("")
         took_s = (self._clock.monotonic_ns() - begun_ns) / 1e9
         return Frame(at_unix_ns, took_s, status, self._next_in_s(took_s), reason, facts, gaps, urgent)
+
+    def is_spent(self) -> bool:
+        """What this process has loaded is of no more use."""
+        return bool(getattr(self._reader, "spent", False))
 
     def _next_in_s(self, took_s: float) -> float:
         """On our own clock; seldomer when reading is slow or fails, because reading can harm."""

@@ -28,11 +28,11 @@ class Reporter:
     def make(self, sources: Sequence[Source], goodbye: Goodbye | None = None) -> Parcel:
         """One report, encoded."""
         taken = [found for source in sources if (found := source.take()) is not None]
-        envelopes = tuple(envelope for envelope, _ in taken)
         self.sequence += 1
-        data = self._encoded(envelopes, goodbye)
-        if len(data) > MAX_REPORT_BYTES:
-            data = self._encoded(_shortened(envelopes), goodbye)
+        data = self._encoded(tuple(envelope for envelope, _ in taken), goodbye)
+        while len(data) > MAX_REPORT_BYTES and (large := _to_stay(taken, len(data) - MAX_REPORT_BYTES)) is not None:
+            taken[large] = (_shortened(taken[large][0]), taken[large][1])
+            data = self._encoded(tuple(envelope for envelope, _ in taken), goodbye)
         return Parcel(data, events=goodbye is not None or any(events for _, events in taken))
 
     def _encoded(self, envelopes: tuple[Envelope, ...], goodbye: Goodbye | None) -> bytes:
@@ -53,12 +53,17 @@ class Reporter:
         )
 
 
-def _shortened(envelopes: tuple[Envelope, ...]) -> tuple[Envelope, ...]:
-    """Too large to be accepted: the largest facts stay at home, and the envelope says so."""
-    largest = max(envelopes, key=lambda envelope: len(bytes(envelope.facts)))
-    size = len(bytes(largest.facts))
-    said = msgspec.structs.replace(
-        largest, status="failed", reason=f"its facts take {size} bytes, more than a report may have", gaps={},
-        facts=NO_FACTS,
-    )  # fmt: skip
-    return tuple(said if envelope is largest else envelope for envelope in envelopes)
+def _to_stay(taken: list[tuple[Envelope, bool]], over: int) -> int | None:
+    """Which facts stay at home where a report is too large by so many bytes: the largest gauges where they are enough,
+    else events, which are told once. None: nothing is left that could."""
+    sizes = [len(bytes(envelope.facts)) for envelope, _ in taken]
+    gauges = [at for at, (_, events) in enumerate(taken) if not events and taken[at][0].status == "ok"]
+    others = [at for at, (envelope, events) in enumerate(taken) if events and envelope.status == "ok"]
+    choice = gauges if sum(sizes[at] for at in gauges) >= over or not others else others
+    return max(choice, key=lambda at: sizes[at], default=None)
+
+
+def _shortened(large: Envelope) -> Envelope:
+    """Without its facts, and saying so."""
+    reason = f"its facts take {len(bytes(large.facts))} bytes, more than a report may have"
+    return msgspec.structs.replace(large, status="failed", reason=reason, gaps={}, facts=NO_FACTS)

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 NS = 10**9
 KILL_TAKES_S = 1.0  # a killed process that is not in the kernel is gone long before
+MUTE_LOOK_S = 0.2  # between two looks at a child that has closed its pipe and not ended yet
+AWAY_S = 1.0  # we wake this much too late: it was us who slept (SIGSTOP, a frozen machine), not the child
 ORPHAN_ENDS_S = 2.0  # an earlier agent's healthy child sees its input end
 UNSUPPORTED_AGAIN_S = 600.0
 MOST_INTERVALS = 60  # between two tries to start a probe that hangs or crashes
@@ -52,6 +54,7 @@ class Probe:
         self._state: Literal["waiting", "running", "killed", "stuck"] = "waiting"
         self._start_ns = 0  # when to start the next child
         self._due_ns = 0  # when its next reading was to begin
+        self._mute_ns: int | None = None  # since when its pipe is closed
         self._killed_ns = 0
         self._failures = 0
         self._stuck: ChildRecord | None = None
@@ -72,27 +75,27 @@ class Probe:
         if self._state == "waiting" and now.monotonic_ns >= self._start_ns:
             self._start(now)
         elif self._state == "running":
+            if now.monotonic_ns - self.wake_ns() > AWAY_S * NS:
+                self._due_ns = now.monotonic_ns
             self._watch(now)
         elif self._state == "killed":
             self._watch_killed(now)
 
     def fileno(self) -> int:
-        return self._child.fileno() if self._child is not None and self._state == "running" else -1
+        running = self._child is not None and self._state == "running" and self._mute_ns is None
+        return self._child.fileno() if running and self._child is not None else -1
 
     def readable(self, now: Moment) -> None:
         if self._child is None:
             return
-        try:
-            frames = self._unpacker.feed(self._child.read())
-        except ProbeError as error:
-            self._tell(now, "failed", str(error.why))
-            self._child.kill()
-            self._state, self._killed_ns = "killed", now.monotonic_ns
-            return
-        for frame in frames:
-            self._absorb(frame, now)
-        if not frames:
-            self._watch(now)  # the pipe also selects when the child has ended
+        said = self._child.read()
+        if (
+            not said
+        ):  # the end: it ended, or ends, which can take for ever inside the driver; not to be selected on again
+            self._mute_ns = now.monotonic_ns
+        self._hear(said, now)
+        if self._state == "running":
+            self._watch(now)
 
     def ask(self, now: Moment) -> None:
         pass  # it reads on its own clock
@@ -116,6 +119,8 @@ class Probe:
             return self._killed_ns + int(KILL_TAKES_S * NS)
         if self._state == "stuck":
             return self._look_ns
+        if self._mute_ns is not None and not self._is_hung():
+            return self._mute_ns + int(MUTE_LOOK_S * NS)
         return self._due_ns + int((self._kill_after_s if self._is_hung() else self._deadline_s) * NS)
 
     def latest(self) -> Latest | None:
@@ -156,10 +161,20 @@ class Probe:
                 self._tell(now, "failed", f"its child process cannot be started: {error}")
             return
         self._unpacker = Unpacker()
-        self._state = "running"
+        self._state, self._mute_ns = "running", None
         # Starting an interpreter and the driver's library may take as long again as a reading may.
         self._due_ns = now.monotonic_ns + int(self._deadline_s * NS)
         self._record(killed=False)
+
+    def _hear(self, said: bytes, now: Moment) -> None:
+        assert self._child is not None
+        try:
+            for frame in self._unpacker.feed(said):
+                self._absorb(frame, now)
+        except ProbeError as error:
+            self._tell(now, "failed", str(error.why))
+            self._child.kill()
+            self._state, self._killed_ns = "killed", now.monotonic_ns
 
     def _absorb(self, frame: Frame, now: Moment) -> None:
         self._failures = 0 if frame.status != "failed" else self._failures
@@ -180,9 +195,15 @@ class Probe:
     def _watch(self, now: Moment) -> None:
         assert self._child is not None
         code = self._child.exit_code()
+        if code is not None or now.monotonic_ns - self._due_ns >= self._deadline_s * NS:
+            self._hear(self._child.read(), now)  # its last words may lie in the pipe
+            if self._state != "running":
+                return
         if code is not None:
             self._ended(code, now)
             return
+        if self._mute_ns is not None:
+            self._mute_ns = now.monotonic_ns
         silent_s = (now.monotonic_ns - self._due_ns) / NS
         if silent_s >= self._deadline_s and not self._is_hung():
             doing = self._child.doing()
@@ -248,6 +269,9 @@ class Probe:
         self._state = "waiting"
         if self._latest is not None and self._latest.status == "unsupported":
             self._start_ns = now.monotonic_ns + int(UNSUPPORTED_AGAIN_S * NS)
+            return
+        if code == 0 and self._latest is not None and self._latest.status == "ok":
+            self._start_ns = max(now.monotonic_ns, self._due_ns)  # it was spent, and said all that there was to say
             return
         self._failures += 1
         self._start_ns = now.monotonic_ns + self._back_off_ns()

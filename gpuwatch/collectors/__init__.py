@@ -17,11 +17,13 @@ S = TypeVar("S")
 
 
 class Reading(msgspec.Struct, frozen=True, array_like=True):
-    """One answer of a source. `gaps` says why a field is None; `urgent` asks to be sent at once."""
+    """One answer of a source. `gaps` says why a field is None; `urgent` asks to be sent at once; `more`: there are
+    events left that can be read at once."""
 
     facts: Any
     gaps: dict[str, str] = {}
     urgent: bool = False
+    more: bool = False
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,9 +39,10 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 class Reader(Protocol):
     """An opened source.
 
-    Two optional methods, looked up by name. `fileno() -> int`: a descriptor that selects as readable when there is
+    Three optional members, looked up by name. `fileno() -> int`: a descriptor that selects as readable when there is
     something new, so that the agent need not poll. `watch(note)`: called once by the child process of a source that
-    can hang; `note("nvmlInit")` says what is about to be called, and is what a hung report names.
+    can hang; `note("nvmlInit")` says what is about to be called, and is what a hung report names. `spent: bool`: that
+    child ends and is started anew, because what it has loaded is of no more use.
     """
 
     def read(self) -> Reading:

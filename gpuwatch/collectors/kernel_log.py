@@ -33,6 +33,7 @@ TEXT_CHARACTERS = 400
 FOLD_NS = 10 * 10**9  # repeats within one such stretch of time are one event
 ONE_LOSS_NS = 60 * 10**9  # a lost GPU is told in up to three ways within a moment
 URGENT_AGAIN_NS = 10 * 10**9  # the same fault asks to be sent at once no more often than this
+MOST_REMEMBERED = 1024  # GPUs that a log can name: far more than a node has, far fewer than a forger can invent
 SETTLED_NS = 60 * 10**9  # the cursor keeps this far behind: what was read may not have been sent yet
 USUAL_FILES = ("/var/log/kern.log", "/var/log/messages", "/var/log/syslog")
 
@@ -89,7 +90,7 @@ class _Reader:
             self._unsettled.append((now_ns, source.position()))
         self._settle(now_ns)
         facts = KernelLogFacts(readable=True, events=tuple(events), lost_count=source.take_lost(), source=source.name)
-        return Reading(facts=facts, urgent=self._is_urgent(events, now_ns))
+        return Reading(facts=facts, urgent=self._is_urgent(events, now_ns), more=source.behind)
 
     def close(self) -> None:
         """What was read within the last minute is read again by the next agent: it may not have been sent."""
@@ -157,6 +158,8 @@ class _Reader:
 
     def _told_already(self, event: Event, line: Line) -> bool:
         """An Xid 79 and the words about the same GPU around it are one fault."""
+        if len(self._losses) > MOST_REMEMBERED:
+            self._losses.clear()
         before = self._losses.get(event.pci)
         self._losses[event.pci] = (line.at_unix_ns, line.boot_id, event.inferred)
         if before is None or before[1] != line.boot_id or abs(line.at_unix_ns - before[0]) > ONE_LOSS_NS:
@@ -169,6 +172,8 @@ class _Reader:
             if event.severity != "fatal" or event.drain != "yes" or event.boot_id != self._boot_id:
                 continue
             key = (event.pci, event.xid)
+            if len(self._urgent_ns) > MOST_REMEMBERED:
+                self._urgent_ns.clear()
             if now_ns - self._urgent_ns.get(key, now_ns - URGENT_AGAIN_NS) >= URGENT_AGAIN_NS:
                 self._urgent_ns[key] = now_ns
                 urgent = True

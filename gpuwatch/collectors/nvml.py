@@ -15,13 +15,24 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from gpuwatch.collectors import Collector, Reading, Sample, Unsupported
+from gpuwatch.errors import ProbeError
 from gpuwatch.model.facts.nvml import Gpu, NvmlFacts
 from gpuwatch.sdk.nvidia_node import PciFunctions, in_container
-from gpuwatch.sdk.nvml_answers import GPU_IS_LOST, LIBRARY_NOT_FOUND, UNINITIALIZED, UNKNOWN, Refused, refused, text
+from gpuwatch.sdk.nvml_answers import (
+    GPU_IS_LOST,
+    LIBRARY_NOT_FOUND,
+    UNINITIALIZED,
+    UNKNOWN,
+    VERSION_MISMATCH,
+    Refused,
+    refused,
+    text,
+)
 from gpuwatch.sdk.nvml_calls import Calls
 from gpuwatch.sdk.nvml_gpu import Asking, Slot
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
+MOST_GPUS = 1024  # more than any machine has: a count above it is noise, and asking so many would look like a hang
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,12 +60,19 @@ class _Reader:
         self._pci = PciFunctions(settings.pci_devices)
         self._slots: dict[int, Slot] = {}
         self._round = -1
+        self._gpu_count = 0
         self._up = False
         self._init_error: int | None = None
         self._driver: Any = None
         self._pci_count: int | None = None
         self._driver_loaded: bool | None = None
         self._contained = in_container() if settings.container == "auto" else settings.container == "yes"
+
+    @property
+    def spent(self) -> bool:
+        """The library that is loaded does not fit the driver. Where packages or driver were changed since, another one
+        would fit, which only a new process can load: asked for where the next round would try again."""
+        return self._init_error == VERSION_MISMATCH and (self._round + 1) % self._settings.slow_every == 0
 
     def watch(self, note: Any) -> None:
         """From now on say what is about to be called."""
@@ -71,8 +89,14 @@ class _Reader:
         count = self._count() if self._up else 0
         if not self._up:
             return self._without_driver()
+        if count != self._gpu_count:  # an index may mean another board now
+            self._slots.clear()
+            self._gpu_count = count
+        everything = slow or not self._slots
+        if everything:
+            self._driver = text(self._calls.ask("nvmlSystemGetDriverVersion"))
         gaps: dict[tuple[str, str], list[int]] = {}
-        gpus = tuple(self._gpu(index, slow, gaps) for index in range(count))
+        gpus = tuple(self._gpu(index, everything, gaps) for index in range(count))
         if slow and not self._contained and (self._pci_count or 0) > count:
             self._stop()  # a GPU may have come back: NVML counts them only when it starts
         facts = NvmlFacts(
@@ -106,7 +130,6 @@ class _Reader:
             return UNKNOWN if answer.code is None else answer.code
         self._up = True
         self._slots.clear()
-        self._driver = text(self._calls.ask("nvmlSystemGetDriverVersion"))
         return None
 
     def _stop(self) -> None:
@@ -124,6 +147,8 @@ class _Reader:
             self._init_error = UNKNOWN if answer.code is None else answer.code
             self._up = False
             return 0
+        if not 0 <= int(answer) <= MOST_GPUS:
+            raise ProbeError(f"NVML counts {answer} GPUs", why=f"no machine has more than {MOST_GPUS}")
         return int(answer)
 
     def _without_driver(self) -> Reading:

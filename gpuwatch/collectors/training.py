@@ -8,6 +8,7 @@ with no polling.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import select
 import stat
@@ -37,7 +38,9 @@ from gpuwatch.training.heartbeat import (
 )
 
 TRIES = 4  # a writer needs microseconds between two records: one torn read in a row is rare, four do not happen
-MAX_FILES = 1024
+MAX_FILES = 1024  # looked at in one reading
+MAX_NAMES = 20_000  # of one folder: every user may write there
+MAX_WATCHED = 256  # descriptors; the end of others is seen by the next reading
 JUST_MADE_S = 10.0  # a file that is empty for longer than between open and first write is broken
 UNTOLD_FORGET_S = 86_400.0  # whose life cannot be told and which does not move
 
@@ -72,6 +75,7 @@ class _Reader:
         self._settings = settings
         self._clock = clock
         self._writers: dict[str, _Writer] = {}
+        self._passed = 0  # where among the files that nobody alive is known to write the next reading begins
         self._ends = select.epoll()
         self._namespace = pid_namespace()
         self._boot = _boot_id()
@@ -86,10 +90,11 @@ class _Reader:
         beats: list[Beat] = []
         unreadable_count = 0
         urgent = False
-        here: set[str] = set()
+        for file, _ in self._ends.poll(0):  # told once: a file that cannot be read must not select for ever
+            self._ends.unregister(file)
+        paths, here = self._paths()
         now_unix_ns, now_monotonic_ns = self._clock.unix_ns(), self._clock.monotonic_ns()
-        for path in self._paths():
-            here.add(path)
+        for path in paths:
             try:
                 data, inode, age_s = _bytes(path, now_unix_ns)
             except FileNotFoundError:
@@ -115,22 +120,33 @@ class _Reader:
         for path in self._writers.keys() - here:
             self._let_go(self._writers.pop(path))
         beats.sort(key=lambda beat: (beat.run, beat.rank, beat.pid))
-        return Reading(facts=TrainingFacts(tuple(beats), unreadable_count), urgent=urgent)
+        gaps = {"beats": f"{len(here)} files, of which {len(paths)} were looked at"} if len(here) > len(paths) else {}
+        return Reading(facts=TrainingFacts(tuple(beats), unreadable_count), gaps=gaps, urgent=urgent)
 
     def close(self) -> None:
         for writer in self._writers.values():
             self._let_go(writer)
         self._ends.close()
 
-    def _paths(self) -> list[str]:
+    def _paths(self) -> tuple[list[str], set[str]]:
+        """The files of this reading, and all that are there. Where there are too many, ranks that are known to live
+        come first, and of the rest others each time."""
         found: list[str] = []
         for directory in self._settings.directories:
             try:
-                names = os.listdir(directory)  # noqa: PTH208  (a Path a file would cost more than reading it)
+                with os.scandir(directory) as names:  # (a Path a file would cost more than reading it)
+                    some = itertools.islice(names, MAX_NAMES)
+                    found += [f"{directory}/{entry.name}" for entry in some if entry.name.endswith(SUFFIX)]
             except OSError:
                 continue  # nobody has written a heartbeat yet
-            found += [f"{directory}/{name}" for name in names if name.endswith(SUFFIX)]
-        return found[:MAX_FILES]
+        if len(found) <= MAX_FILES:
+            return found, set(found)
+        living = {path for path, writer in self._writers.items() if writer.dead_since_monotonic_ns is None}
+        known = [path for path in found if path in living][:MAX_FILES]
+        rest = sorted(set(found) - set(known))
+        begin = self._passed % len(rest) if rest else 0
+        self._passed = begin + MAX_FILES - len(known)
+        return known + (rest[begin:] + rest[:begin])[: MAX_FILES - len(known)], set(found)
 
     def _writer(self, path: str, data: bytes, inode: int) -> _Writer | None:
         identity = (inode, data[HEADER_CRC_OFFSET:RECORD_OFFSET])
@@ -169,6 +185,8 @@ class _Reader:
         return writer
 
     def _watch_end(self, writer: _Writer) -> None:
+        if sum(other.pidfd >= 0 for other in self._writers.values()) >= MAX_WATCHED:
+            return
         try:
             writer.pidfd = os.pidfd_open(writer.pid)
             self._ends.register(writer.pidfd, select.EPOLLIN)
@@ -227,6 +245,8 @@ def _bytes(path: str, now_unix_ns: int) -> tuple[bytes, int, float]:
 
 def _record(path: str, data: bytes) -> tuple[int, ...] | None:
     for _ in range(TRIES):
+        if len(data) < FILE_BYTES:
+            return None  # cut short while we looked
         record = data[RECORD_OFFSET : RECORD_OFFSET + RECORD.size]
         if zlib.crc32(record) == int.from_bytes(data[RECORD_OFFSET + RECORD.size : FILE_BYTES], "little"):
             fields = RECORD.unpack(record)

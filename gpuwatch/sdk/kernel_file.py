@@ -7,17 +7,20 @@ for the kernel (`logger -t kernel`); the ring and the journal know better.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import zlib
 from pathlib import Path
 
 from gpuwatch.clock import Clock
 from gpuwatch.faults.prefix import Record, split
 from gpuwatch.faults.reader import matters
-from gpuwatch.sdk.kernel_lines import EARLIER_BOOT, SLACK_NS, Line, wall_unix_ns
+from gpuwatch.sdk.kernel_lines import EARLIER_BOOT, MAX_LINES, SLACK_NS, Line, wall_unix_ns
 
-READ_BYTES = 1 << 20
+READ_BYTES = 1 << 18
 MAX_READ_BYTES = 16 << 20  # a reading; the rest comes with the next
+HEAD_BYTES = 256
 MAX_LINE_BYTES = 1 << 16
 
 
@@ -27,32 +30,39 @@ class KernelFile:
     name = "file"
 
     def __init__(self, path: Path, *, boot_id: str, after: str, clock: Clock) -> None:
-        """`after` is `inode:offset`, or empty. Raises `OSError` where the file cannot be read now."""
+        """`after` is a position, or empty. Raises `OSError` where the file cannot be read now."""
         self._path = path
         self._boot_id = boot_id
         self._clock = clock
         self._booted_unix_ns = clock.unix_ns() - clock.monotonic_ns()
+        self.behind = False
         self._offset = 0
         self._rest = b""
         self._seen: tuple[str, int] = ("", 0)  # the last line's key, and how often it came in a row
-        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self._file = _opened(path)
         status = os.fstat(self._file)
         self._inode = status.st_ino
+        self._head = os.pread(self._file, HEAD_BYTES, 0) if after else b""
         self._backlog = status.st_size  # up to here it was written before we looked
-        inode, _, offset = after.partition(":")
-        if inode == str(self._inode) and offset.isdecimal() and int(offset) <= status.st_size:
+        offset = after.split(":")[1] if after.count(":") == 2 else ""
+        if offset.isdecimal() and int(offset) <= status.st_size and after == self._position(int(offset)):
             self._offset = int(offset)
 
     def read(self) -> list[Line]:
         lines: list[Line] = []
+        self.behind = False
         self._drain(lines)
+        if self.behind:
+            return lines
         try:
             now = self._path.stat()
         except FileNotFoundError:  # between two steps of a rotation
             return lines
         if now.st_ino != self._inode:
-            file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             self._drain(lines)  # written between our last look and the rotation
+            if self.behind:
+                return lines
+            file = _opened(self._path)
             if self._rest and matters(self._rest):
                 self._take(self._rest, self._offset - len(self._rest), lines)  # its last line had no end
             os.close(self._file)
@@ -68,31 +78,36 @@ class KernelFile:
         return 0
 
     def position(self) -> str:
-        return f"{self._inode}:{self._offset - len(self._rest)}"
+        return self._position(self._offset - len(self._rest))
 
     def close(self) -> None:
         os.close(self._file)
 
+    def _position(self, offset: int) -> str:
+        """With the head's checksum: a new file may be given the number of one that is gone."""
+        return f"{self._inode}:{offset}:{zlib.crc32(self._head[:offset]):08x}"
+
     def _from_start(self) -> None:
         """What a rotated or truncated file holds was written since: it is no backlog."""
-        self._offset, self._rest, self._backlog = 0, b"", 0
+        self._offset, self._rest, self._backlog, self._head = 0, b"", 0, b""
 
     def _drain(self, lines: list[Line]) -> None:
         begun = self._offset
-        while self._offset - begun < MAX_READ_BYTES:
-            block = os.pread(self._file, READ_BYTES, self._offset)
-            if not block:
-                break
+        while block := os.pread(self._file, READ_BYTES, self._offset):
             at = self._offset - len(self._rest)
             self._offset += len(block)
-            parts = (self._rest + block).split(b"\n")
-            self._rest = parts.pop()
-            if len(self._rest) > MAX_LINE_BYTES:
-                self._rest = b""  # no log line is as long
-            for raw in parts:
-                if matters(raw):
-                    self._take(raw, at, lines)
-                at += len(raw) + 1
+            if len(self._head) < HEAD_BYTES:
+                self._head = os.pread(self._file, HEAD_BYTES, 0)
+            whole, end, rest = (self._rest + block).rpartition(b"\n")
+            self._rest = rest if len(rest) <= MAX_LINE_BYTES else b""  # no log line is as long
+            if end and _may_matter(whole):
+                for raw in whole.split(b"\n"):
+                    if matters(raw):
+                        self._take(raw, at, lines)
+                    at += len(raw) + 1
+            if self._offset - begun >= MAX_READ_BYTES or len(lines) >= MAX_LINES:
+                self.behind = True
+                return
 
     def _take(self, raw: bytes, at: int, lines: list[Line]) -> None:
         records = split(raw.decode("utf-8", "replace"), at)
@@ -135,6 +150,20 @@ class KernelFile:
         count = self._seen[1] + 1 if self._seen[0] == key else 0
         self._seen = (key, count)
         return key if count == 0 else f"{key}-{count}"
+
+
+def _opened(path: Path) -> int:
+    """Raises `OSError` for a folder, a pipe or a device in the log's place: they are opened, and cannot be followed."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "is no plain file", str(path))
+    return file
+
+
+def _may_matter(block: bytes) -> bool:
+    """Whether any line of it does: most blocks of most logs are passed over without being cut into lines."""
+    return matters(block) or b"\n-- " in block or b"\n{" in block
 
 
 def _of_earlier_boot(line: Line) -> Line:

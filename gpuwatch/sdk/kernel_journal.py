@@ -15,7 +15,7 @@ import zlib
 from gpuwatch.clock import Clock
 from gpuwatch.faults import journal
 from gpuwatch.faults.reader import matters
-from gpuwatch.sdk.kernel_lines import Line
+from gpuwatch.sdk.kernel_lines import MAX_LINES, Line
 
 READ_BYTES = 1 << 18
 MAX_READ_BYTES = 16 << 20
@@ -31,6 +31,7 @@ class KernelJournal:
     """Follows the journal; with an empty `after` the earlier boot comes first, once."""
 
     name = "journal"
+    behind = False  # its descriptor says so
 
     def __init__(self, command: str, *, boot_id: str, after: str, clock: Clock) -> None:
         """`after` is a journal cursor, or empty. Raises `OSError` where the command cannot be started."""
@@ -51,7 +52,7 @@ class KernelJournal:
     def read(self) -> list[Line]:
         lines: list[Line] = []
         read_bytes = 0
-        while read_bytes < MAX_READ_BYTES:
+        while read_bytes < MAX_READ_BYTES and len(lines) < MAX_LINES:
             assert self._child.stdout is not None
             try:
                 block = os.read(self._child.stdout.fileno(), READ_BYTES)

@@ -12,8 +12,10 @@ import msgspec
 
 from gpuwatch.faults.prefix import Record
 
+MAX_LINES = 2000  # about, a reading: a storm of messages must not fill the memory; the rest comes with the next
 EARLIER_BOOT = "earlier"  # for a message that is older than this boot where nothing says which boot it was
 SLACK_NS = 60 * 10**9  # how far the boot moment and a log's own wall clock may disagree
+TO_COME_NS = 7200 * 10**9  # a stamp without a year so little in the future tells of a clock that was set back
 
 _UNIX = re.compile(r"\d{9,11}\.\d+")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -33,6 +35,7 @@ class Source(Protocol):
     """An opened kernel log. `lost_count` is what was lost since it was last taken."""
 
     name: str
+    behind: bool  # there was more than one reading may take
 
     def read(self) -> list[Line]:
         """The kernel's messages since the last reading that may concern a GPU. Raises `OSError`."""
@@ -87,6 +90,6 @@ def _english(found: re.Match[str], now_unix_ns: int) -> int | None:
             when = int(datetime(year, month, day, hour, minute, second).timestamp() * 1e9)
         except (ValueError, OverflowError, OSError):  # 29 February of another year
             continue
-        if when <= now_unix_ns + SLACK_NS or len(years) == 1:
+        if when <= now_unix_ns + TO_COME_NS or len(years) == 1:
             return when
     return None

@@ -16,9 +16,10 @@ import msgspec
 from gpuwatch.clock import Clock
 from gpuwatch.faults.prefix import split_kmsg
 from gpuwatch.faults.reader import matters
-from gpuwatch.sdk.kernel_lines import Line
+from gpuwatch.sdk.kernel_lines import MAX_LINES, Line
 
 RECORD_BYTES = 16_384
+NULL = Path("/dev/null")
 MAX_RECORDS = 50_000  # a reading; the rest comes with the next
 
 
@@ -26,6 +27,7 @@ class KernelRing:
     """Reads from the oldest record of this boot, or after the record a cursor names."""
 
     name = "kmsg"
+    behind = False  # its descriptor says so
 
     def __init__(
         self,
@@ -37,11 +39,13 @@ class KernelRing:
         read: Callable[[int, int], bytes] = os.read,
     ) -> None:
         """`after` is a position of this boot, or empty. Raises `OSError` where the ring cannot be opened."""
+        if path != NULL and path.stat().st_rdev == NULL.stat().st_rdev:  # some containers put it there
+            raise OSError(errno.ENODEV, "/dev/null in the place of the kernel's ring", str(path))
         self._file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._read = read
         self._boot_id = boot_id
         self._clock = clock
-        self._booted_unix_ns = clock.unix_ns() - clock.monotonic_ns()
+        self._booted_unix_ns = 0
         self._sequence = int(after) if after.isdecimal() and len(after) < 20 else None
         self._lost = 0
         self._emptied_unix_ns: int | None = None  # everything older was read: what comes now happened since
@@ -53,7 +57,10 @@ class KernelRing:
     def read(self) -> list[Line]:
         lines: list[Line] = []
         now_unix_ns = self._clock.unix_ns()
+        self._booted_unix_ns = now_unix_ns - self._clock.monotonic_ns()  # by the wall clock as it is set now
         for _ in range(MAX_RECORDS):
+            if len(lines) >= MAX_LINES:
+                break
             try:
                 raw = self._read(self._file, RECORD_BYTES)
             except OSError as error:

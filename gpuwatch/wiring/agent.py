@@ -127,12 +127,14 @@ def _only_one(state_dir: Path) -> int | None:
         return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
         raise UsageError(
             f"another agent uses {state_dir}",
             why="two agents on one node would start two probes and report twice",
             next_step="stop the other one (systemctl stop gpuwatch-agent), or set another state_dir",
         ) from error
+    except OSError as error:  # a network file system without locks
+        log.warning("%s cannot be locked: %s; a second agent on this node would not be noticed", state_dir, error)
     return lock
 
 

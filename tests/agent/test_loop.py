@@ -20,7 +20,7 @@ from gpuwatch.agent.report import Reporter
 from gpuwatch.agent.sender import Parcel
 from gpuwatch.clock import SystemClock
 from gpuwatch.model.moment import Moment
-from gpuwatch.model.wire import NO_FACTS, Envelope, Report
+from gpuwatch.model.wire import MAX_REPORT_BYTES, NO_FACTS, Envelope, Report
 from gpuwatch.notify import ServiceManager
 
 NS = 10**9
@@ -285,3 +285,42 @@ def test_a_signal_ends_the_loop_with_its_reason() -> None:
     finally:
         signal.signal(signal.SIGTERM, before[0])
         signal.signal(signal.SIGINT, before[1])
+
+
+@pytest.mark.parametrize("status", ["x" * 1_000_000, "a name \udcff that is no text", "two\nlines"])
+def test_no_status_keeps_the_watchdogs_word_back(tmp_path: Path, status: str) -> None:
+    address = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(address)
+        ServiceManager(address, "").alive(status)
+        (said,) = heard(sock)
+    assert said.startswith("WATCHDOG=1\nSTATUS=")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "training", "events", "left"),
+    [
+        (10, 600_000, 500_000, ["ok", "failed", "ok"]),  # events are told once: gauges stay at home first
+        (600_000, 700_000, 300_000, ["ok", "failed", "ok"]),
+        (10, 10, 1_100_000, ["ok", "ok", "failed"]),
+        (10, 700_000, 1_100_000, ["ok", "ok", "failed"]),  # no gauge would help
+    ],
+)
+def test_a_report_that_would_be_too_large_keeps_its_events_longest(
+    host: int, training: int, events: int, left: list[str]
+) -> None:
+    class Large(FakeSource):
+        def __init__(self, name: str, size: int) -> None:
+            super().__init__(name)
+            self.size = size
+
+        def take(self) -> tuple[Envelope, bool]:
+            facts = msgspec.Raw(msgspec.msgpack.encode(b"x" * self.size))
+            return Envelope(self.name, 0, 0.0, "ok", facts=facts), self.name == "kernel_log"
+
+    sources = [Large("host", host), Large("training", training), Large("kernel_log", events)]
+    parcel = Reporter(WHO, 5.0, Clock()).make(sources)
+    report = msgspec.msgpack.decode(parcel.data, type=Report)
+    assert [envelope.status for envelope in report.envelopes] == left
+    assert len(parcel.data) <= MAX_REPORT_BYTES

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import gpuwatch.collectors
 from gpuwatch.agent.answers import Latest
 from gpuwatch.agent.backoff import BackOff
-from gpuwatch.agent.exporter import Exporter
-from gpuwatch.agent.metrics import EventCounts, Page
+from gpuwatch.agent.exporter import MOST_CLIENTS, Exporter
+from gpuwatch.agent.metrics import MOST_SERIES, EventCounts, Page
 from gpuwatch.agent.sender import Parcel, Sender
 from gpuwatch.agent.spool import Spool
 from gpuwatch.clock import SystemClock
@@ -191,3 +193,32 @@ def test_a_port_that_is_taken_is_an_os_error() -> None:
         sock.listen()
         with pytest.raises(OSError):
             Exporter("127.0.0.1", sock.getsockname()[1], page())
+
+
+def test_a_hundred_slow_clients_keep_nobody_out_and_cost_few_threads() -> None:
+    exporter = Exporter("127.0.0.1", 0, page(*good()))
+    exporter.start()
+    before = threading.active_count()
+    slow = [socket.create_connection(("127.0.0.1", exporter.port)) for _ in range(100)]
+    try:
+        for number, sock in enumerate(slow):
+            with contextlib.suppress(OSError):
+                sock.send([b"GET /metr", b"\x16\x03\x01\x02\x00\xff\xfe", b"\r\n" * 3, b"x" * 100_000][number % 4])
+        assert "gpuwatch_gpus_expected" in scraped(exporter.port)
+        end_s = time.monotonic() + 5
+        while threading.active_count() > before + MOST_CLIENTS + 1:
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+    finally:
+        for sock in slow:
+            sock.close()
+        exporter.stop()
+
+
+def test_a_forged_log_makes_a_bounded_page() -> None:
+    counts = EventCounts()
+    for bus in range(5000):
+        event = KernelEvent("i", 0, "xid", "t", xid=79, pci=f"{bus:04x}:00:00", count=2)
+        counts.add(KernelLogFacts(True, (event,), 0, "file"))
+    assert len(counts.xids) <= MOST_SERIES + 1
+    assert sum(counts.xids.values()) == 10_000

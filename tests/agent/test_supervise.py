@@ -397,3 +397,66 @@ def test_whatever_happens_there_is_never_a_second_living_child(
         assert len(living) <= 1
         assert all(child.kills <= 1 for child in bench.processes.children)
         assert bench.probe.wake_ns() > bench.now().monotonic_ns - NS  # it never asks to be woken at once for ever
+
+
+def test_the_last_words_of_a_child_that_has_ended_are_heard(bench: Bench) -> None:
+    frame = Frame(bench.now().unix_ns, 0.01, "unsupported", 5.0, "no GPU")
+    bench.child.said += packed(frame)
+    bench.child.code = 0
+    latest = bench.at(1)  # the loop looks before the pipe is selected on
+    assert latest is not None
+    assert (latest.status, latest.reason) == ("unsupported", "no GPU")
+    bench.at(500)
+    assert len(bench.processes.children) == 1
+
+
+def test_words_that_wait_in_the_pipe_are_no_silence(bench: Bench) -> None:
+    bench.at(8)
+    bench.child.said += packed(Frame(bench.now().unix_ns, 0.01, "ok", 5.0))
+    latest = bench.at(22)
+    assert latest is not None
+    assert latest.status == "ok"
+
+
+def test_a_spent_child_is_replaced_without_a_word(bench: Bench) -> None:
+    bench.at(1)
+    bench.say()
+    bench.child.code = 0
+    for second in range(2, 6):
+        bench.at(float(second))
+        assert bench.latest().status == "ok"
+        assert len(bench.processes.children) == 1
+    bench.at(7)
+    assert len(bench.processes.children) == 2
+    assert bench.probe.readings() == {"ok": 1}
+
+
+@pytest.mark.parametrize("asleep_s", [17.5, 20.0, 75.0, 3600.0])
+def test_our_own_sleep_is_not_the_childs(bench: Bench, asleep_s: float) -> None:
+    bench.at(1)
+    bench.say()
+    bench.at_s += asleep_s  # SIGSTOP and SIGCONT, a container that was frozen: the child slept as well
+    bench.probe.tick(bench.now())
+    assert bench.latest().status == "ok"
+    assert bench.child.kills == 0
+    bench.at(bench.at_s + 9)
+    assert bench.latest().status == "ok"
+    bench.at(bench.at_s + 2)
+    assert bench.latest().status == "hung"  # it had its whole deadline since
+
+
+def test_a_child_whose_pipe_is_closed_and_that_does_not_end_is_not_selected_on(bench: Bench) -> None:
+    bench.at(1)
+    bench.say()
+    bench.probe.readable(bench.now())  # the end of the pipe: it is dying inside the driver
+    assert bench.probe.fileno() == -1
+    for second in range(2, 15):
+        bench.at(float(second))
+        assert bench.probe.wake_ns() > bench.now().monotonic_ns
+    bench.at(17)
+    assert bench.latest().status == "hung"
+    bench.child.code = -9
+    bench.at(18)
+    assert bench.probe.fileno() == -1
+    bench.at(30)
+    assert bench.probe.fileno() >= 0

@@ -706,3 +706,87 @@ def test_one_number_for_metrics() -> None:
     for readable, value in ((True, 1.0), (False, 0.0)):
         (sample,) = kernel_log.metrics(KernelLogFacts(readable=readable))
         assert (sample.name, sample.value) == ("gpuwatch_kernel_log_readable", value)
+
+
+# the worst week
+
+
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_a_storm_is_read_in_lumps_and_none_of_it_is_lost(log: Log, end: str) -> None:
+    log.read()
+    with log.path.open("a") as file:
+        file.write("\n".join([app(pid=9)] * 9_000 + [app(pid=10)]) + end)
+    if not end:
+        log.path.rename(log.path.with_suffix(".1"))  # rotated before all of it was read
+        log.write(app(pid=11))
+    counts: dict[int | None, int] = {}
+    more, readings = True, 0
+    while more:
+        reading = log.reader.read()
+        more, readings = reading.more, readings + 1
+        assert len(reading.facts.events) <= 20
+        for event in reading.facts.events:
+            counts[event.pid] = counts.get(event.pid, 0) + event.count
+    assert counts == {9: 9_000, 10: 1} | ({} if end else {11: 1})
+    assert readings > 2
+
+
+def test_forged_addresses_do_not_fill_the_memory(log: Log) -> None:
+    log.read()
+    for lump in range(5):
+        log.write(*(XID.replace("0000:05", f"{lump:04x}:{bus:02x}") for bus in range(256)))
+        log.write(*(XID.replace("0000:05:00", f"{lump:04x}:00:{slot:02x}") for slot in range(32)))
+        while log.reader.read().more:
+            pass
+    assert isinstance(log.reader, kernel_log._Reader)
+    assert len(log.reader._losses) <= kernel_log.MOST_REMEMBERED + 1
+    assert len(log.reader._urgent_ns) <= kernel_log.MOST_REMEMBERED + 1
+
+
+@pytest.mark.parametrize("what", ["folder", "pipe", "device"])
+def test_a_log_whose_place_something_else_takes_is_said_and_comes_back(log: Log, what: str) -> None:
+    log.write(app(1))
+    assert len(log.read()) == 1
+    log.path.unlink()
+    if what == "folder":
+        log.path.mkdir()
+    elif what == "pipe":
+        os.mkfifo(log.path)
+    else:
+        log.path.symlink_to("/dev/zero")
+    with pytest.raises(ProbeError, match="broke off"):
+        log.reader.read()
+    reading = log.reader.read()
+    assert not reading.facts.readable
+    assert "no plain file" in reading.gaps["events"]
+    log.path.rmdir() if what == "folder" else log.path.unlink()
+    log.write(app(2))
+    assert [event.pid for event in log.read()] == [2]
+
+
+def test_lines_of_the_last_hour_are_of_this_boot_when_the_clock_was_set_back(log: Log) -> None:
+    now_s = log.clock.unix_ns() / S
+    log.write(f"{datetime.fromtimestamp(now_s + 3500):%b %e %H:%M:%S} host1 kernel: {app()}")
+    (event,) = log.read()
+    assert (event.boot_id, event.at_unix_ns) == (BOOT, log.clock.unix_ns())
+
+
+def test_null_in_the_place_of_the_ring_is_not_taken_for_it(tmp_path: Path) -> None:
+    (tmp_path / "kmsg").symlink_to("/dev/null")
+    reading = kernel_log.open_reader(
+        kernel_log.Settings(source="kmsg", path=tmp_path / "kmsg"), FakeClock(), BOOT
+    ).read()
+    assert not reading.facts.readable
+    assert "/dev/null" in reading.gaps["events"]
+
+
+def test_a_ring_read_after_the_clock_was_set_forward_has_todays_time(ring: FakeRing) -> None:
+    clock = FakeClock()
+    source = open_ring(ring, clock)
+    source.read()
+    clock.step_wall(3600)
+    clock.pass_s(5)
+    ring.say(1, XID, uptime_s=clock.monotonic_ns() / S - 1)
+    (line,) = source.read()
+    assert abs(line.at_unix_ns - clock.unix_ns()) <= 2 * S
+    source.close()

@@ -349,3 +349,55 @@ def test_metrics_say_how_many_should_be_here_and_how_many_work(opened: Open, sta
     info = next(sample for sample in samples if sample.name == "gpuwatch_gpu_info" and sample.labels["gpu"] == "3")
     assert info.labels["pci"] == "0000:4b:00"
     assert all(set(sample.labels) <= {"gpu", "kind"} for sample in samples if not sample.name.endswith("_info"))
+
+
+@pytest.mark.parametrize("count", [1_000_000, 4_294_967_295])
+def test_an_absurd_count_is_a_failure_and_no_hang(opened: Open, state: State, count: int) -> None:
+    reader = opened()
+    state.all(count=count)
+    with pytest.raises(ProbeError, match=str(count)):
+        reader.read()
+    state.all(count=8)
+    assert len(facts(reader).gpus) == 8
+
+
+def test_gpus_that_vanish_and_come_back_are_named_anew(opened: Open, state: State) -> None:
+    reader = opened(slow_every=6, container="yes")
+    before = facts(reader).gpus
+    state.all(count=7)
+    for index in range(7):
+        state.gpu(index, uuid=f"GPU-other-{index}")
+    assert [gpu.uuid for gpu in facts(reader).gpus] == [f"GPU-other-{index}" for index in range(7)]
+    state.all(count=8)
+    for index in range(7):
+        state.gpu(index, uuid=None)
+    after = facts(reader).gpus
+    assert [gpu.uuid for gpu in after] == [gpu.uuid for gpu in before]
+    assert all(gpu.power_limit_watts is not None for gpu in after)  # the slow numbers too: no gap without a reason
+
+
+def test_a_driver_that_changes_under_us_is_told(opened: Open, state: State) -> None:
+    reader = opened()
+    before = facts(reader).driver_version
+    state.all(driver="999.1")
+    assert before != facts(reader).driver_version == "999.1"
+
+
+def test_a_library_that_does_not_fit_the_driver_is_loaded_anew_by_a_new_process(opened: Open, state: State) -> None:
+    state.all(init=18)
+    reader = opened(slow_every=3)
+    assert [(facts(reader).init_error, reader.spent) for _ in range(3)] == [(18, False), (18, False), (18, True)]
+    state.all(init=None)
+    reader = opened(slow_every=1)
+    facts(reader)
+    assert not reader.spent
+
+
+def test_a_missing_gpu_restarts_the_library_only_each_nth_round(opened: Open, state: State) -> None:
+    state.all(count=7)
+    notes: list[str] = []
+    reader = opened(slow_every=6)
+    reader.watch(notes.append)
+    for _ in range(12):
+        reader.read()
+    assert notes.count("nvmlInit") == 3  # at first, and after rounds 0 and 6

@@ -7,7 +7,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ import pytest
 from gpuwatch.collectors import training
 from gpuwatch.model.facts.training import Beat, TrainingFacts
 from gpuwatch.training import Heartbeat
+from gpuwatch.training.heartbeat import FILE_BYTES, RECORD_OFFSET
 
 ROOT = Path(__file__).resolve().parents[2]
 DAY_NS = 86_400 * 10**9
@@ -256,3 +257,58 @@ def test_the_pidfds_of_ended_processes_are_closed(reader: training._Reader, fold
         child.communicate("\n")
         assert not any(beat.alive for beat in facts(reader).beats)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_file_that_is_spoiled_before_its_process_ends_does_not_wake_us_for_ever(
+    reader: training._Reader, folder: Path
+) -> None:
+    child = process(folder)
+    try:
+        assert one(reader).alive
+        next(folder.iterdir()).write_bytes(b"torn" * 200)
+        child.kill()
+        child.wait()
+        assert select.select([reader], [], [], 5)[0]
+        assert facts(reader).unreadable_count == 1
+        assert not select.select([reader], [], [], 0)[0]
+    finally:
+        child.communicate()
+
+
+def test_a_record_that_is_cut_short_while_it_is_read_is_no_record(folder: Path) -> None:
+    whole = bytes(FILE_BYTES)
+    assert training._record(str(folder / "gone"), whole[:RECORD_OFFSET]) is None
+
+
+def test_a_folder_full_of_garbage_hides_no_rank(
+    reader: training._Reader, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "MAX_FILES", 10)
+    folder.mkdir()
+    kinds: list[Callable[[Path], object]] = [
+        lambda path: path.write_bytes(b"x" * 1_000_000),
+        lambda path: path.mkdir(),
+        lambda path: os.mkfifo(path),
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.write_bytes(bytes(FILE_BYTES)),
+    ]
+    for number in range(60):
+        kinds[number % len(kinds)](folder / f"{number}.beat")
+    with Heartbeat("opt", rank=3, directory=folder) as heartbeat:
+        heartbeat.step(1)
+        found = [facts(reader).beats for _ in range(12)]
+        first = next(number for number, beats in enumerate(found) if beats)
+        assert all(beats for beats in found[first:])  # once seen, it is looked at first
+        assert found[-1][0].rank == 3
+        gaps = reader.read().gaps
+        assert "61 files" in gaps["beats"]
+
+
+def test_descriptors_are_bounded(reader: training._Reader, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "MAX_WATCHED", 4)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    hearts = [Heartbeat("opt", rank=rank, directory=folder) for rank in range(9)]
+    assert len(facts(reader).beats) == 9
+    assert len(list(Path("/proc/self/fd").iterdir())) - before == 9 + 4
+    for heart in hearts:
+        heart.close()
