@@ -25,7 +25,7 @@ bench: $(V)/.bench components
 	$(V)/bin/python -m tests.benchmarks $(ARGS)
 
 proof: $(V)/.dev
-	$(V)/bin/python -m pytest tests/proof -m proof $(ARGS)
+	$(V)/bin/python -m pytest tests/proof -m proof -s $(ARGS)
 
 # Real programs that some tests run against. As root they are installed; else the tests that miss one say so.
 components:

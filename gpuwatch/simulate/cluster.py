@@ -19,13 +19,15 @@ import psutil
 
 import gpuwatch.clouds
 import gpuwatch.schedulers
-from gpuwatch.clouds import Cloud, CloudLeaf
+from gpuwatch.clouds import Cloud, CloudLeaf, CloudMachine
 from gpuwatch.errors import GpuwatchError
 from gpuwatch.model.identity import pci_address
+from gpuwatch.model.money import BillRow
 from gpuwatch.registry import leaves
-from gpuwatch.schedulers import SchedulerLeaf
+from gpuwatch.schedulers import SchedulerLeaf, SchedulerNode, SchedulerSnapshot
 from gpuwatch.sdk.local_files import read_json, write_json
 from gpuwatch.simulate.nvml import pci_bus_id
+from gpuwatch.simulate.settings import AGENT_TOML, AGGREGATOR_TOML
 
 RUN = "opt-demo"
 SKU = "ND96isr_H100_v5"
@@ -41,6 +43,9 @@ class JobQueue(Protocol):
     def finish(self, run: str) -> None:
         """Ask the run to stop by itself."""
 
+    def snapshot(self) -> SchedulerSnapshot:
+        """Nodes and jobs; asking makes one scheduling pass."""
+
 
 def free_port() -> int:
     """A port that nobody listens on just now."""
@@ -50,12 +55,17 @@ def free_port() -> int:
 
 
 class Cluster:
-    """`directory` holds everything; `start` and `stop` are the power switch."""
+    """`directory` holds everything; `start` and `stop` are the power switch.
 
-    def __init__(self, directory: Path, *, node_count: int, port: int) -> None:
+    `agents_port`: where the agents believe the aggregator to be, if something stands between them.
+    """
+
+    def __init__(self, directory: Path, *, node_count: int, port: int, agents_port: int | None = None) -> None:
         self.directory = directory
         self.slots = tuple(f"gpu{n:02d}" for n in range(1, node_count + 1))
         self.port = port
+        self._agents_port = agents_port or port
+        self.config = directory / "aggregator.toml"
         self.ledger = directory / "aggregator" / "ledger.db"
         self._aggregator: subprocess.Popen[bytes] | None = None
         self._write_files()
@@ -63,17 +73,47 @@ class Cluster:
         self._queue = self._open_queue()
 
     def start(self) -> None:
-        """Aggregator first, then one machine a slot, then the run."""
-        log = (self.directory / "aggregator.log").open("ab")
-        self._aggregator = subprocess.Popen(
-            [sys.executable, "-m", "gpuwatch.wiring.aggregator", "--config", str(self.directory / "aggregator.toml")],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        """Aggregator first, then one machine a slot."""
+        self.start_aggregator()
+        self.start_machines()
+
+    def start_machines(self) -> None:
+        """One machine for each slot."""
         for slot in self.slots:
             self._cloud.create(slot=slot, group="local", action_id=f"initial/{slot}")
+
+    def start_aggregator(self) -> None:
+        """The process that an operator would start; also after `kill_aggregator`."""
+        with (self.directory / "aggregator.log").open("ab") as log:
+            self._aggregator = subprocess.Popen(
+                [sys.executable, "-m", "gpuwatch.wiring.aggregator", "--config", str(self.config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def kill_aggregator(self) -> None:
+        """`kill -9`: it has no chance to keep anything."""
+        assert self._aggregator is not None
+        self._aggregator.kill()
+        self._aggregator.wait()
+
+    def freeze_aggregator(self) -> None:
+        """It stands still, as if swapped out or migrated, until `thaw_aggregator`."""
+        assert self._aggregator is not None
+        self._aggregator.send_signal(signal.SIGSTOP)
+
+    def thaw_aggregator(self) -> None:
+        """It goes on, and its monotonic clock has gone on without it."""
+        assert self._aggregator is not None
+        self._aggregator.send_signal(signal.SIGCONT)
+
+    @property
+    def aggregator_pid(self) -> int:
+        """Of the process that was started last."""
+        assert self._aggregator is not None
+        return self._aggregator.pid
 
     def submit(self, *, slot_count: int) -> None:
         """Start training on this many nodes."""
@@ -109,7 +149,24 @@ class Cluster:
 
     def machine_ids(self) -> tuple[str, ...]:
         """Every machine that was ever started."""
-        return tuple(machine.machine for machine in self._cloud.snapshot().machines)
+        return tuple(machine.machine for machine in self.machines())
+
+    def machines(self) -> tuple[CloudMachine, ...]:
+        """Every machine that was ever started, as the cloud sees it now."""
+        return self._cloud.snapshot().machines
+
+    def bill(self) -> tuple[BillRow, ...]:
+        """What the cloud's meter says now."""
+        return self._cloud.bill()
+
+    def slot_nodes(self) -> tuple[SchedulerNode, ...]:
+        """Every slot, as the scheduler sees it now."""
+        return self._queue.snapshot().nodes
+
+    def log_line(self, slot: str, text: str) -> None:
+        """The kernel of the machine in this slot says something now."""
+        with (self.machine_directory(slot) / "kernel.log").open("a") as log:
+            log.write(f"[{time.monotonic():.6f}] {text}\n")
 
     def kill_node(self, slot: str) -> None:
         """Pull the plug: every process of the node dies at once."""
@@ -119,6 +176,10 @@ class Cluster:
                 process.send_signal(signal.SIGKILL)
             except psutil.NoSuchProcess:
                 continue
+
+    def stop_node(self, slot: str) -> None:
+        """An orderly shutdown: the agent says goodbye."""
+        psutil.Process(int((self.machine_directory(slot) / "pid").read_text())).terminate()
 
     def wedge_driver(self, slot: str) -> None:
         """Every NVML call on the node hangs from now on, and so does the rank that calls CUDA."""
@@ -131,11 +192,7 @@ class Cluster:
         folder = self.machine_directory(slot)
         pci = pci_address(pci_bus_id(gpu))
         assert pci is not None
-        with (folder / "kernel.log").open("a") as log:
-            log.write(
-                f"[{time.monotonic():.6f}] NVRM: Xid (PCI:{pci}): 79, pid='<unknown>', name=<unknown>, "
-                "GPU has fallen off the bus.\n"
-            )
+        self.log_line(slot, f"NVRM: Xid (PCI:{pci}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.")
         self._change_gpus(folder, {"lost": [gpu]})
         write_json(folder / "fault.json", {"stalls_rank": gpu})
         return pci
@@ -154,6 +211,7 @@ class Cluster:
             if machine.state != "gone":
                 self._cloud.release(machine.machine, action_id="power-off")
         if self._aggregator is not None and self._aggregator.poll() is None:
+            self._aggregator.send_signal(signal.SIGCONT)
             self._aggregator.terminate()
             try:
                 self._aggregator.wait(10)
@@ -178,11 +236,11 @@ class Cluster:
             "usd_per_hour": USD_PER_HOUR,
             "python": sys.executable,
         }
-        (self.directory / "aggregator.toml").write_text(AGGREGATOR_TOML.format(**words))
+        self.config.write_text(AGGREGATOR_TOML.format(**words))
         shared = {
             "scheduler_directory": str(self.directory / "scheduler"),
             "gpus": 8,
-            "agent_toml": AGENT_TOML.replace("@PORT@", str(self.port)),
+            "agent_toml": AGENT_TOML.replace("@PORT@", str(self._agents_port)),
         }
         write_json(self.directory / "cluster.json", shared)
 
@@ -197,100 +255,7 @@ class Cluster:
     def _settings(self, table: str, shape: type) -> Any:
         from gpuwatch.config import convert, read_toml, refuse
 
-        path = self.directory / "aggregator.toml"
-        settings, faults = convert(read_toml(path)[table]["local"], shape, file=str(path), at=f"{table}.local.")
+        tables = read_toml(self.config)
+        settings, faults = convert(tables[table]["local"], shape, file=str(self.config), at=f"{table}.local.")
         refuse(faults)
         return settings
-
-
-AGGREGATOR_TOML = """\
-# Written by `gpuwatch demo`. Real settings of a real aggregator, with shorter times than a real cluster wants.
-[server]
-listen = "127.0.0.1:{port}"
-secret_file = "{directory}/secret"
-operator_token_file = "{directory}/operator-token"
-state_dir = "{directory}/aggregator"
-hold_file = "{directory}/HOLD"
-tick_s = 0.5
-
-[cluster]
-name = "demo"
-
-[pools.h100]
-nodes = [{slots}]
-gpus = 8
-provider = "azure"
-region = "eastus"
-sku = "{sku}"
-
-[pools.h100.policy]
-mode = "replace"
-max_nodes_out = 2
-hold_off_s = 3.0
-silent_after_intervals = 3.0
-dead_after_s = 4.0
-witness_fresh_s = 10.0
-driver_grace_s = 2.0
-join_deadline_s = 30.0
-drain_deadline_s = 1.0
-job_action = "requeue"
-empty_deadline_s = 10.0
-cool_down_s = 1.0
-spare_quota = 1
-
-[rules.training_stalled]
-min_s = 6.0
-unlearned_s = 20.0
-dead_rank_s = 10.0
-checkpoint_s = 5.0
-init_s = 20.0
-
-[cloud]
-kind = "local"
-interval_s = 1.0
-
-[cloud.local]
-directory = "{directory}"
-command = ["{python}", "-m", "gpuwatch.simulate.node", "--slot", "{{slot}}", "--machine", "{{machine}}", \
-"--directory", "{{directory}}", "--cluster", "{directory}"]
-target_count = {node_count}
-secret_file = "{directory}/secret"
-provider = "azure"
-region = "eastus"
-sku = "{sku}"
-usd_per_hour = "{usd_per_hour}"
-
-[scheduler]
-kind = "local"
-interval_s = 0.5
-
-[scheduler.local]
-directory = "{directory}/scheduler"
-slots = [{slots}]
-node_timeout_s = 5.0
-"""
-
-AGENT_TOML = """\
-slot = "{slot}"
-machine = "{machine}"
-aggregator = ["http://127.0.0.1:@PORT@"]
-token_file = "{directory}/token"
-state_dir = "{directory}/agent"
-interval_s = 1.0
-metrics_listen = ""
-
-[collectors.nvml]
-interval_s = 1.0
-deadline_s = 2.0
-container = "no"
-preload = "gpuwatch.simulate.nvml:install"
-preload_argument = "{directory}/gpus.json"
-
-[collectors.kernel_log]
-source = "file"
-path = "{directory}/kernel.log"
-
-[collectors.training]
-interval_s = 0.5
-directories = ["{directory}/heartbeats"]
-"""
