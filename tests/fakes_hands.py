@@ -57,6 +57,7 @@ class FakeCloud:
         self._clock = clock
         self.group = group
         self.owner = "gpuwatch"
+        self.target_count: int | None = None
         self.listed: dict[str, CloudMachine] = {}
         self.calls: list[tuple[str, str]] = []
         self.fails: list[CloudError] = []
@@ -89,7 +90,7 @@ class FakeCloud:
 
     def snapshot(self) -> CloudSnapshot:
         self._call("snapshot", "")
-        group = CloudGroup(name=self.group, owner=self.owner, target_count=None)
+        group = CloudGroup(name=self.group, owner=self.owner, target_count=self.target_count)
         return CloudSnapshot(machines=tuple(self.listed.values()), groups=(group,))
 
     def create(self, *, slot: str, group: str, action_id: str) -> Receipt:

@@ -152,6 +152,9 @@ def resume(hands: Hands) -> Result:
 def release(hands: Hands) -> Result:
     """End the old machine and its billing."""
     action = hands.saga.action
+    record = hands.reach.fleet.get(action.machine)
+    if record is not None and record.cloud is not None and record.cloud.state == "gone":
+        return Done({}, ((action.machine, Lifecycle.RETIRED),), "the cloud says that it is gone already")
     hands.allow(harmful=True)
     receipt = hands.provider().release(action.machine, action_id=hands.saga.key())
     if receipt.state == "pending":

@@ -42,6 +42,7 @@ class Store:
     def __init__(self, path: Path, *, sole: bool = False) -> None:
         self.path = path
         self._write = threading.Lock()  # SQLite has one writer; waiting here costs no busy time-outs
+        self._closed = False
         self._lock_fd = hold(path) if sole else None
         try:
             self._engine = create_engine("sqlite+pysqlite://", creator=self._connect, poolclass=QueuePool, pool_size=8)
@@ -54,7 +55,9 @@ class Store:
             raise
 
     def close(self) -> None:
-        """Close the file and let the next aggregator have it."""
+        """Close the file and let the next aggregator have it: what still tries to write here fails."""
+        with self._write:
+            self._closed = True
         self._engine.dispose()
         self._unlock()
 
@@ -219,6 +222,10 @@ class Store:
     # inside
 
     def _connect(self) -> sqlite3.Connection:
+        if self._closed:
+            raise StoreError(
+                f"the ledger {self.path} is closed", why="this process is ending", next_step="start it again"
+            )
         raw = sqlite3.connect(self.path, timeout=_BUSY_MS / 1e3, check_same_thread=False, isolation_level=None)
         raw.execute("PRAGMA journal_mode=WAL")
         raw.execute("PRAGMA synchronous=FULL")  # an acknowledged event must survive a power cut, not only a kill

@@ -286,6 +286,8 @@ def run(config: Path) -> int:
     aggregator = Aggregator(settings_file.load(config))
     aggregator.start()
     tune_interpreter()
+    if aggregator.url.startswith("http://") and not aggregator.url.startswith(("http://127.", "http://[::1]")):
+        LOG.warning("%s is reachable without TLS: tokens travel in the clear; set server.tls_cert_file", aggregator.url)
     print(f"gpuwatch aggregator: {aggregator.url}", flush=True)
     service.ready(f"serving {aggregator.url}")
     beat_s = min(10.0, (service.watchdog_s or 30.0) / 3)

@@ -357,3 +357,32 @@ def test_what_the_scheduler_allocates_is_held_until_somebody_else_gets_it(centre
     assert {line.machine for line in centre.lines("node_let_go")} == {"m-gpu01", "m-gpu02"}
     (end,) = centre.lines("attempt_ended")
     assert end.ended == "exit0"
+
+
+def test_a_machine_that_vanished_is_replaced_only_while_its_group_wants_it(centre: Centre) -> None:
+    centre.settle()
+    centre.agents["m-gpu02"].speaks = False
+    centre.cloud.set_state("m-gpu02", "gone", "unexplained")
+    centre.scheduler.down.add("gpu02")
+    scene = centre.seconds(90)
+    assert scene.health("m-gpu02") == "absent"
+    assert [hold.reason for hold in scene.plan.holds] == ["absent"]  # nobody knows how many the group wants
+    assert centre.cloud.calls == []
+    centre.cloud.target_count = 8
+    centre.seconds(10)
+    heal(centre, "gpu02")
+    centre.seconds(90)
+    assert [name for name, _ in centre.cloud.calls] == ["create"]  # what is gone is not released again
+    assert centre.states()["gpu02"] == "healthy in_service"
+    assert centre.book.open == {}
+
+
+def test_a_machine_that_was_scaled_in_leaves_without_an_incident(centre: Centre) -> None:
+    centre.settle()
+    centre.agents["m-gpu02"].speaks = False
+    centre.cloud.set_state("m-gpu02", "gone", "scaled_in")
+    centre.scheduler.down.add("gpu02")
+    centre.seconds(120)
+    assert centre.fleet.is_retired("m-gpu02")
+    assert centre.opened() == []
+    assert centre.harm() == []

@@ -169,6 +169,15 @@ def test_a_second_aggregator_is_refused_and_a_reader_is_not(path: Path) -> None:
     Store(path, sole=True).close()
 
 
+def test_a_closed_ledger_takes_nothing_more(path: Path) -> None:
+    store = Store(path, sole=True)
+    store.append([note(1)])
+    store.close()
+    with pytest.raises(StoreError, match="closed"):
+        store.append([note(2)])
+    assert len(Store(path, sole=True).lines()) == 1
+
+
 def test_threads_write_and_read_at_once(path: Path) -> None:
     store = Store(path)
 
