@@ -1,7 +1,7 @@
 """A load of agents: N keep-alive connections, one report each per interval. Prints one JSON line with what it saw.
 
-Runs as its own process, so that the server's CPU is the server's alone. How many answers have come is kept as 8 bytes in
-PROGRESS_FILE, so that whoever measures counts what was answered in his window, not what should have been.
+Runs as its own process, so that the server's CPU is the server's alone. How many answers have come is kept as 8 bytes
+in PROGRESS_FILE, so that whoever measures counts what was answered in the window, not what should have been.
 `python -m tests.benchmarks.load PORT SECRET_FILE PROGRESS_FILE NODES INTERVAL_S SECONDS [CA_FILE]`
 """
 
