@@ -29,6 +29,22 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def tally(rows: list[Row]) -> str:
+    """How many budgets are met, in a sentence."""
+    met = sum(1 for row in rows if row.met)
+    missed = sum(1 for row in rows if row.met is False)
+    return f"{met} met, {missed} not met, {len(rows) - met - missed} not measured."
+
+
+def company() -> str:
+    """Who else used the machine: measured before the first benchmark."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    said = f"The load average when it began was {load:.1f} on {cores} cores"
+    if load > 0.3 * cores:
+        return f"{said}: other work ran beside it, so absolute figures are worse than they need be."
+    return f"{said}."
+
+
 def machine() -> str:
     """What the figures were measured on."""
     model = next(
@@ -54,6 +70,7 @@ def main() -> int:
         parser.error(f"no benchmark is called {', '.join(unknown)}; there are {', '.join(MODULES)}")
     rows: list[Row] = []
     broken = 0
+    beside, began = company(), time.monotonic()
     for name in args.names or MODULES:
         print(f"{name} …", file=sys.stderr, flush=True)
         begun = time.monotonic()
@@ -63,13 +80,14 @@ def main() -> int:
             broken += 1
             rows.append(Row(what=name, budget="", measured=f"broke: {type(error).__name__}: {error}"))
         print(f"{name}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
-    text = table(rows)
+    text = f"{table(rows)}\n\n{tally(rows)} {beside}"
     print(text)
     if args.write:
+        took_min = (time.monotonic() - began) / 60
         head = (
             "# Benchmarks\n\nBudgets are goals; each was measured in one run with the thing beside it. Absolute\n"
             "figures belong to the machine, ratios travel. Made by `make bench ARGS=--write`.\n\n"
-            f"{datetime.now(UTC):%Y-%m-%d}, {machine()}\n\n"
+            f"{datetime.now(UTC):%Y-%m-%d}, {machine()}, {took_min:.0f} minutes.\n\n"
         )
         PAGE.write_text(head + text + "\n")
     return 1 if broken else 0

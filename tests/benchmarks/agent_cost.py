@@ -57,7 +57,7 @@ server.serve_forever(3600)
 
 def measure(*, quick: bool = False) -> list[Row]:
     """All four processes run together; the agent's is the sum of its family."""
-    seconds = 60 if quick else 180
+    seconds = 45 if quick else 120
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         (directory / "token").write_text("t")

@@ -127,9 +127,9 @@ def measure(*, quick: bool = False) -> list[Row]:
     return [
         Row(
             what="decide tick over 12,500 nodes, 1 % of them sick",
-            budget=f"<= {BUDGET_MS:.0f} ms",
+            budget=f"≤ {BUDGET_MS:.0f} ms, ingest never waits for it",
             measured=f"{figures['whole']:.0f} ms",
-            beside=f"its parts, in ms: {parts} ({plan})",
+            beside=f"its parts, in ms: {parts} ({plan}); whether ingest waits: p99 of the answers at 12,500 nodes",
             met=figures["whole"] <= BUDGET_MS,
         )
     ]
