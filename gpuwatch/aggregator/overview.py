@@ -107,9 +107,11 @@ class Teller:
     def incidents(self, limit: int | None = None) -> list[dict[str, Any]]:
         """Open ones first, then the latest, each with its price so far and what is being done."""
         sagas = {saga.action.fault: saga for saga in self._executor.sagas()}
-        holds = {hold.fault: hold for hold in self._stage.scene.plan.holds if hold.fault}
+        plan = self._stage.scene.plan
+        holds = {hold.fault: hold for hold in plan.holds if hold.fault}
+        asked = {action.fault for action in plan.actions if action.kind == "ask_approval"}
         money = self._money()
-        return [self._incident(item, sagas, holds, money) for item in self._book.all()[:limit]]
+        return [self._incident(item, sagas, holds, asked, money) for item in self._book.all()[:limit]]
 
     def holds(self) -> dict[str, Any]:
         """What is not done, and why; what waits for a person."""
@@ -170,6 +172,7 @@ class Teller:
     def _nodes(self, scene: Scene) -> list[dict[str, Any]]:
         sagas = {saga.action.slot: saga for saga in self._executor.open()}
         holds = {hold.slot: hold for hold in scene.plan.holds if hold.reason != "in_progress"}
+        asked = {action.slot for action in scene.plan.actions if action.kind == "ask_approval"}
         people = self._people.holds()
         faults = self._book.open
         by_slot: dict[str, list[Machine]] = {}
@@ -185,6 +188,7 @@ class Teller:
             node["action"] = None if saga is None else self._saga(saga)
             node["held"] = None if hold is None else {"reason": hold.reason, "because": hold.because}
             node["human_hold"] = people.get(slot, "")
+            node["asks_approval"] = slot in asked
             node["waiting"] = [
                 {"machine": other.machine, "health": scene.health(other.machine) or "joining"}
                 for other in records
@@ -254,7 +258,7 @@ class Teller:
         }
 
     def _incident(
-        self, incident: Incident, sagas: dict[str, Saga], holds: dict[str, Any], money: Money
+        self, incident: Incident, sagas: dict[str, Saga], holds: dict[str, Any], asked: set[str], money: Money
     ) -> dict[str, Any]:
         price = money.incidents.get(incident.fault)
         saga = sagas.get(incident.fault)
@@ -266,6 +270,8 @@ class Teller:
             waiting = self._executor.waiting.get(saga.action.action_id, "")
             step = f"{STEP_WORDS.get(saga.step, saga.step)} (step {saga.at + 1} of {len(saga.steps)})"
             now = step + (f": {waiting}" if waiting else "")
+        elif incident.fault in asked:
+            now = "waits for your approval"
         elif hold is not None and hold.reason != "in_progress":
             now = f"held ({hold.reason.replace('_', ' ')}): {hold.because}"
         elif saga is not None and saga.outcome in ("failed", "cancelled"):
