@@ -3,7 +3,8 @@
 A subnet-manager failover, a leaf switch's reboot, an upgrade gone wrong, a bad threshold: each makes many healthy
 machines look sick at once, and taking out the first few of them makes it worse (kubernetes-sigs/karpenter#2134,
 Azure/az-hop#1796). All are held and one incident is told. `shared_cause_nodes` within `shared_cause_window_s` are the
-pool's policy.
+pool's policy. A suspect whose fault has only not lasted long enough yet counts too: reports come one after the other,
+and the first few must not be taken out while the third is still waiting to be condemned.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import msgspec
 from gpuwatch.model.evidence import SharedCause, Subject
 from gpuwatch.model.moment import Moment
 from gpuwatch.model.policy import Policy
-from gpuwatch.model.states import SICK
+from gpuwatch.model.states import SICK, Health
 from gpuwatch.model.verdict import Verdict
 from gpuwatch.model.view import FleetView
 from gpuwatch.rules import FleetRule
@@ -35,7 +36,7 @@ def examine(
     settings: Settings,  # noqa: ARG001
 ) -> Iterator[SharedCause]:
     """By the moment each verdict began, on the monotonic clock."""
-    sick = {verdict.machine: verdict for verdict in verdicts if verdict.health in SICK}
+    sick = {verdict.machine: verdict for verdict in verdicts if verdict.health in SICK or _will_be(verdict)}
     groups: dict[tuple[str, str, str, str], list[Verdict]] = {}
     if len(sick) > 1:
         for view in fleet.nodes:
@@ -58,6 +59,10 @@ def examine(
                 slots=slots,
                 because=f"{words}, within {policy.shared_cause_window_s:.0f} s: one fault of something they share",
             )
+
+
+def _will_be(verdict: Verdict) -> bool:
+    return verdict.health is Health.SUSPECT and bool(verdict.pending)
 
 
 def _together(found: list[Verdict], policy: Policy) -> tuple[str, ...]:

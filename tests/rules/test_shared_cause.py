@@ -82,3 +82,21 @@ def test_where_all_lie_in_one_domain_the_domain_is_told_and_not_the_pool_around_
     assert (found.subject.kind, found.subject.id) == ("domain", "rack1")
     (found,) = shared(*sick, domains=["rack1", "rack1", "rack2"])
     assert (found.subject.kind, found.subject.id) == ("pool", "h100")
+
+
+@pytest.mark.parametrize(("pending", "slots"), [({"probe_hung": 1}, ("a", "b", "c")), ({}, ())])
+def test_a_suspect_whose_fault_only_has_to_last_counts_too(pending: dict[str, int], slots: tuple[str, ...]) -> None:
+    verdicts = tuple(
+        Verdict(
+            slot=slot,
+            machine=f"m-{slot}",
+            health=health,
+            because="",
+            cause="probe_hung",
+            since_monotonic_ns=T0.monotonic_ns,
+            pending=pending if health is Health.SUSPECT else {},
+        )
+        for slot, health in (("a", Health.DRIVER_FAILED), ("b", Health.SUSPECT), ("c", Health.SUSPECT))
+    )
+    found = list(examine(fleet_view(*(node_view(slot) for slot in "abc")), verdicts, T0, Settings()))
+    assert tuple(slot for one in found for slot in one.slots) == slots
