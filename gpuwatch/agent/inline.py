@@ -28,6 +28,7 @@ NS = 10**9
 MAX_EVENTS_A_REPORT = 250  # each up to almost two kilobytes; a report may have a megabyte, and training needs half
 MAX_EVENTS_HELD = 20_000
 REST_S = 0.05  # after a reading: a storm of events is read in lumps
+CHATTER_REST_S = 0.5  # after a reading that a descriptor asked for: a chatty log wakes us no oftener than this
 LOOK_SELDOM = 20  # intervals between two looks for events where none can be read at present
 MOST_INTERVALS = 60
 
@@ -180,7 +181,8 @@ class Inline:
     def _absorb(self, answer: _Answer, now: Moment) -> None:
         latest = answer.latest
         begun_ns, self._asked_ns = self._asked_ns or now.monotonic_ns, None
-        self._rest_until_ns = now.monotonic_ns + int(REST_S * NS)
+        rest_s = min(CHATTER_REST_S, self._interval_s) if self._woken and not answer.more else REST_S
+        self._rest_until_ns = now.monotonic_ns + int(rest_s * NS)
         interval_s = self._interval_s
         if latest.status in ("failed", "unsupported"):
             self._failures += 1

@@ -69,7 +69,7 @@ class _Reader:
         self._written = self._saved_position()
 
     def fileno(self) -> int:
-        """Readable as soon as the kernel says anything; -1 for a file, which must be looked at."""
+        """Readable as soon as the kernel says anything; -1 for a file that can only be looked at."""
         fileno = getattr(self._source, "fileno", None)
         return -1 if fileno is None else int(fileno())
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from gpuwatch.clock import Clock
 from gpuwatch.faults.prefix import Record, split
 from gpuwatch.faults.reader import matters
+from gpuwatch.sdk.file_watch import FileWatch
 from gpuwatch.sdk.kernel_lines import EARLIER_BOOT, MAX_LINES, SLACK_NS, Line, wall_unix_ns
 
 READ_BYTES = 1 << 18
@@ -40,6 +41,7 @@ class KernelFile:
         self._rest = b""
         self._seen: tuple[str, int] = ("", 0)  # the last line's key, and how often it came in a row
         self._file = _opened(path)
+        self._watch = FileWatch(path)
         status = os.fstat(self._file)
         self._inode = status.st_ino
         self._head = os.pread(self._file, HEAD_BYTES, 0) if after else b""
@@ -48,9 +50,14 @@ class KernelFile:
         if offset.isdecimal() and int(offset) <= status.st_size and after == self._position(int(offset)):
             self._offset = int(offset)
 
+    def fileno(self) -> int:
+        """Readable when the file may have changed; -1: it must be looked at."""
+        return self._watch.fileno()
+
     def read(self) -> list[Line]:
         lines: list[Line] = []
         self.behind = False
+        self._watch.forget()
         self._drain(lines)
         if self.behind:
             return lines
@@ -67,6 +74,8 @@ class KernelFile:
                 self._take(self._rest, self._offset - len(self._rest), lines)  # its last line had no end
             os.close(self._file)
             self._file, self._inode = file, os.fstat(file).st_ino
+            if not self._watch.again():
+                self._watch.close()
             self._from_start()
             self._drain(lines)
         elif now.st_size < self._offset:
@@ -81,6 +90,7 @@ class KernelFile:
         return self._position(self._offset - len(self._rest))
 
     def close(self) -> None:
+        self._watch.close()
         os.close(self._file)
 
     def _position(self, offset: int) -> str:

@@ -31,12 +31,12 @@ class KernelJournal:
     """Follows the journal; with an empty `after` the earlier boot comes first, once."""
 
     name = "journal"
-    behind = False  # its descriptor says so
 
     def __init__(self, command: str, *, boot_id: str, after: str, clock: Clock) -> None:
         """`after` is a journal cursor, or empty. Raises `OSError` where the command cannot be started."""
         self._boot_id = boot_id
         self._clock = clock
+        self.behind = False
         self._cursor = after
         self._rest = b""
         base = [command, "-k", "-o", "json", "--no-pager", "--quiet", "--output-fields", FIELDS]
@@ -54,9 +54,11 @@ class KernelJournal:
         read_bytes = 0
         while read_bytes < MAX_READ_BYTES and len(lines) < MAX_LINES:
             assert self._child.stdout is not None
+            self.behind = True
             try:
                 block = os.read(self._child.stdout.fileno(), READ_BYTES)
             except BlockingIOError:
+                self.behind = False
                 break
             if not block:
                 self._next_child()

@@ -27,7 +27,6 @@ class KernelRing:
     """Reads from the oldest record of this boot, or after the record a cursor names."""
 
     name = "kmsg"
-    behind = False  # its descriptor says so
 
     def __init__(
         self,
@@ -45,6 +44,7 @@ class KernelRing:
         self._read = read
         self._boot_id = boot_id
         self._clock = clock
+        self.behind = False
         self._booted_unix_ns = 0
         self._sequence = int(after) if after.isdecimal() and len(after) < 20 else None
         self._lost = 0
@@ -58,8 +58,10 @@ class KernelRing:
         lines: list[Line] = []
         now_unix_ns = self._clock.unix_ns()
         self._booted_unix_ns = now_unix_ns - self._clock.monotonic_ns()  # by the wall clock as it is set now
+        self.behind = False
         for _ in range(MAX_RECORDS):
             if len(lines) >= MAX_LINES:
+                self.behind = True
                 break
             try:
                 raw = self._read(self._file, RECORD_BYTES)

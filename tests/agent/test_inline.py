@@ -274,3 +274,27 @@ def test_with_the_real_clock_an_answer_takes_no_time() -> None:
     source.ask(Moment(time.time_ns(), time.monotonic_ns()))
     assert answered.wait(10)
     assert time.monotonic() - begun_s < 1.0
+
+
+def test_a_chatty_log_wakes_us_twice_a_second_and_a_storm_is_read_on_at_once() -> None:
+    bench = Bench(KernelLogFacts)
+    bench.reader.file = 7
+    for answer, rests_ns in ((log(1), NS // 2), (msgspec.structs.replace(log(2), more=True), NS // 20)):
+        bench.clock.ns += NS
+        bench.reader.answers = [answer]
+        bench.answered.clear()
+        bench.source.readable(bench.clock.now())
+        assert bench.answered.wait(10)
+        bench.source.tick(bench.clock.now())
+        assert bench.source.fileno() == -1
+        assert bench.source.behind is answer.more
+        bench.clock.ns += rests_ns - 1
+        assert bench.source.fileno() == -1
+        bench.clock.ns += 1
+        assert bench.source.fileno() == 7
+    bench.reader.answers = [log(3)]
+    bench.answered.clear()
+    bench.source.tick(bench.clock.now())  # more was promised: it need not be selected on
+    assert bench.answered.wait(10)
+    bench.source.tick(bench.clock.now())
+    assert not bench.source.behind

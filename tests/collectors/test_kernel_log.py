@@ -19,6 +19,7 @@ from gpuwatch.clock import SystemClock
 from gpuwatch.collectors import kernel_log
 from gpuwatch.errors import ConfigError, ProbeError
 from gpuwatch.model.facts.kernel_log import KernelEvent, KernelLogFacts
+from gpuwatch.sdk.file_watch import FileWatch
 from gpuwatch.sdk.kernel_journal import KernelJournal
 from gpuwatch.sdk.kernel_lines import EARLIER_BOOT, wall_unix_ns
 from gpuwatch.sdk.kernel_ring import KernelRing
@@ -687,7 +688,11 @@ def test_auto_takes_the_ring_or_says_what_it_tried(tmp_path: Path, monkeypatch: 
     assert all(name in gap for name in ("kmsg", "kern.log", "messages", "CAP_SYSLOG"))
     (tmp_path / "messages").write_text("")
     assert reader.read().facts.source == "file"
-    assert reader.fileno() == -1
+    reader.read()
+    assert not select.select([reader], [], [], 0)[0]
+    with (tmp_path / "messages").open("a") as file:
+        file.write("more\n")
+    assert select.select([reader], [], [], 5)[0]
     reader.close()
 
 
@@ -789,4 +794,65 @@ def test_a_ring_read_after_the_clock_was_set_forward_has_todays_time(ring: FakeR
     ring.say(1, XID, uptime_s=clock.monotonic_ns() / S - 1)
     (line,) = source.read()
     assert abs(line.at_unix_ns - clock.unix_ns()) <= 2 * S
+    source.close()
+
+
+def woken(reader: kernel_log._Reader) -> bool:
+    return bool(select.select([reader], [], [], 5)[0])
+
+
+def test_a_file_wakes_us_over_writing_rotation_and_truncation(log: Log) -> None:
+    log.read()
+    assert not select.select([log.reader], [], [], 0)[0]
+    log.write(app(1))
+    assert woken(log.reader)
+    assert len(log.read()) == 1
+    for number in range(2, 5):
+        log.path.rename(log.path.with_suffix(f".{number}"))
+        assert woken(log.reader)
+        log.read()
+        log.write(app(number))
+        assert woken(log.reader)
+        assert [event.pid for event in log.read()] == [number]
+        log.write(app(number + 100))
+        assert woken(log.reader)
+        assert [event.pid for event in log.read()] == [number + 100]
+        assert not select.select([log.reader], [], [], 0)[0]
+    log.path.write_text("")
+    assert woken(log.reader)
+    log.read()
+    log.write(app(9))
+    assert woken(log.reader)
+    assert [event.pid for event in log.read()] == [9]
+
+
+def test_where_no_watch_is_left_the_file_is_looked_at(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FileWatch, "_add", lambda *_: -1)
+    log.write(app(1))
+    assert len(log.read()) == 1
+    assert log.reader.fileno() == -1
+    log.write(app(2))
+    assert len(log.read()) == 1
+
+
+def test_a_reader_leaves_no_descriptor_behind(log: Log) -> None:
+    log.read()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for number in range(5):
+        log.path.rename(log.path.with_suffix(f".{number}"))
+        log.write(app(number))
+        log.read()
+        log.restart()
+        log.read()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_full_ring_is_read_in_lumps(ring: FakeRing) -> None:
+    source = open_ring(ring, FakeClock())
+    for sequence in range(5000):
+        ring.say(sequence, XID)
+    lumps = [len(source.read())]
+    while source.behind:
+        lumps.append(len(source.read()))
+    assert lumps == [2000, 2000, 1000]
     source.close()
