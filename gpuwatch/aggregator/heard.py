@@ -79,6 +79,12 @@ def is_late(heard: Heard | Prior | None, report: Report, received: Moment) -> bo
     return spoken is None or not _live_pace(spoken, report, received)
 
 
+def repeats(heard: Heard | Prior, report: Report) -> bool:
+    """Whether it came before: an agent sends its reports in the order of their numbers, each until it is taken."""
+    same_agent = report.boot_id == heard.boot and report.agent_id == heard.agent_id
+    return same_agent and report.sequence <= heard.sequence
+
+
 def absorb(heard: Heard | Prior | None, report: Report, received: Moment) -> Heard:
     """The next value. A late report changes when we last heard, and nothing that is judged."""
     if not isinstance(heard, Heard):
@@ -154,8 +160,7 @@ def _overtaken(heard: Heard | Prior, report: Report) -> bool:
     """Whether something newer of this machine is known: a later boot, or a later report of this agent."""
     if report.boot_id in heard.earlier_boots:
         return True
-    same_agent = report.boot_id == heard.boot and report.agent_id == heard.agent_id
-    return same_agent and report.sequence <= heard.sequence
+    return repeats(heard, report)
 
 
 def _live_pace(heard: Heard, report: Report, received: Moment) -> bool:

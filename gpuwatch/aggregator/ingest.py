@@ -17,7 +17,7 @@ from gpuwatch.aggregator import admission
 from gpuwatch.aggregator.admission import Refusal, Tokens
 from gpuwatch.aggregator.facts import KINDS, decoded
 from gpuwatch.aggregator.fleet import Fleet
-from gpuwatch.aggregator.heard import Heard, absorb, is_late, lag_s
+from gpuwatch.aggregator.heard import Heard, absorb, is_late, lag_s, repeats
 from gpuwatch.aggregator.machine import MAX_EVENTS, AgedEvent, Machine
 from gpuwatch.clock import Clock
 from gpuwatch.errors import StoreError
@@ -34,7 +34,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-REMEMBERED_REPORTS = 32  # of one machine; an agent sends one after the other, so two would do
+REMEMBERED_REPORTS = 32  # bodies of one machine: one that comes again after more is known by its number alone
 MAX_NAMES = 64  # of unknown collectors that get a counter of their own
 _ACK = msgspec.json.Encoder()
 _OK = _ACK.encode(Ack(ok=True))
@@ -109,7 +109,7 @@ class Ingest:
         while len(recent) > REMEMBERED_REPORTS:
             del recent[next(iter(recent))]
         self.last_heard_monotonic_ns = received.monotonic_ns
-        if known is not None:
+        if known is not None or (record.heard is not None and repeats(record.heard, report)):
             self.counts["repeated"] += 1
             record.heard = absorb(record.heard or record.prior, report, received)
             return _AGAIN
