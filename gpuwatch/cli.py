@@ -114,8 +114,8 @@ def cost_report(
 @app.command()
 def demo(
     leave: Annotated[bool, typer.Option("--exit", help="End after the story; 0 if all of it happened.")] = False,
-    nodes: Annotated[int, typer.Option(min=4, max=64, help="Nodes of eight simulated GPUs each.")] = 16,
-    port: Annotated[int, typer.Option(help="Port of the page; 0 takes a free one.")] = 9190,
+    nodes: Annotated[int, typer.Option(min=5, max=64, help="Nodes of eight simulated GPUs each.")] = 16,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes a free one.")] = 9190,
     directory: Annotated[
         Path | None, typer.Option(help="Where to keep its files; a new temporary folder if not given.")
     ] = None,
@@ -140,6 +140,14 @@ def token(
         raise UsageError(
             f"{secret_file} cannot be read", why=str(error), next_step="name the secret with --secret-file"
         ) from error
+    if not secret:
+        raise UsageError(
+            f"{secret_file} is empty",
+            why="everybody could make the tokens of an empty secret",
+            next_step=f"make one: (umask 077; head -c 32 /dev/urandom | base64 > {secret_file})",
+        )
+    if not machine.strip():
+        raise UsageError("a token is for one machine", next_step="name its id, as `gpuwatch scan --json` prints it")
     typer.echo(machine_token(secret, machine))
 
 

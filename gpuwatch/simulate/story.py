@@ -9,7 +9,7 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,8 +52,8 @@ class Story:
 
     def chapters(self) -> list[Chapter]:
         """The four faults, each on a node of the gang."""
-        cluster, slots = self._cluster, self._cluster.slots
-        dead, wedged, lost, hung = slots[4], slots[8 % (len(slots) - 2)], slots[2], slots[1]
+        cluster = self._cluster
+        dead, wedged, lost, hung = victims(cluster.slots)
         return [
             Chapter(
                 f"pulling the plug of {dead}: every process of that node is killed",
@@ -206,6 +206,16 @@ class Story:
         except (urllib.error.URLError, TimeoutError, ConnectionError, json.JSONDecodeError):
             return None
         return found if isinstance(found, dict) else {"answer": found}
+
+
+def victims(slots: Sequence[str]) -> tuple[str, str, str, str]:
+    """Which node dies, whose driver hangs, which loses a GPU, which hosts the stuck rank: four different ones.
+
+    None is the last, the first spare. Each replaced node is the spare after that: one hit twice would not be in the
+    run, and its second fault would cost next to nothing.
+    """
+    spare = len(slots) - 1
+    return slots[min(4, spare - 1)], slots[8 if spare > 8 else 0], slots[2], slots[1]
 
 
 def _bill(incident: dict[str, Any]) -> str:

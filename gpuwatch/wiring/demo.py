@@ -24,10 +24,8 @@ def run(*, leave: bool, node_count: int, port: int, directory: Path | None) -> i
     """Play the story. With `leave`, 0 if all of it happened, else 1; without, the page stays until Ctrl-C."""
     own = directory is None
     home = Path(tempfile.mkdtemp(prefix="gpuwatch-demo-")) if directory is None else directory
-    if not own and home.exists() and any(home.iterdir()):
-        raise UsageError(
-            f"{home} is not empty", why="a demo begins with an empty cluster", next_step="name a new folder"
-        )
+    if not own:
+        _must_be_new(home)
     begun = time.monotonic()
 
     def say(text: str) -> None:
@@ -37,9 +35,12 @@ def run(*, leave: bool, node_count: int, port: int, directory: Path | None) -> i
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
-    cluster = Cluster(home.resolve(), node_count=node_count, port=_usable(port))
+    usable = _usable(port)
+    cluster = Cluster(home.resolve(), node_count=node_count, port=usable)
     story = Story(cluster, say)
     try:
+        if port not in (0, usable):
+            say(f"port {port} is taken; the page takes another one")
         say(f"a cluster of {node_count} nodes starts on this machine; its page is http://127.0.0.1:{cluster.port}/")
         cluster.start()
         if story.begin(gang=node_count - 1):
@@ -111,6 +112,21 @@ def _billed_until(cluster: Cluster) -> Clock:
             return _BilledUntil(newest)
         time.sleep(0.25)
     return SystemClock()
+
+
+def _must_be_new(home: Path) -> None:
+    """Make the folder, if it can be made and is empty. Raises `UsageError`."""
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        full = any(home.iterdir())
+    except OSError as error:
+        raise UsageError(
+            f"{home} cannot be the demo's folder", why=str(error), next_step="name a new folder that you may write to"
+        ) from error
+    if full:
+        raise UsageError(
+            f"{home} is not empty", why="a demo begins with an empty cluster", next_step="name a new folder"
+        )
 
 
 def _dollars(amount: object) -> str:
