@@ -46,11 +46,13 @@ class LedgerWatch:
         """Lines seen so far: a mark for `first`."""
         return len(self._seen)
 
-    def first(self, line: str, slot: str, health: str = "", *, after: int = 0) -> float | None:
-        """When the first such line after the mark was seen; None if none was."""
+    def first(self, line: str, slot: str, health: str = "", *, about: str = "", after: int = 0) -> float | None:
+        """When the first such line after the mark was seen, whose because names `about`; None if none was."""
         for seen in self._seen[after:]:
             body = seen.body
-            if body["line"] == line and body.get("slot") == slot and (not health or body.get("health") == health):
+            if body["line"] != line or body.get("slot") != slot or about not in body.get("because", ""):
+                continue
+            if not health or body.get("health") == health:
                 return seen.at_s
         return None
 
