@@ -205,11 +205,15 @@ class Cluster:
         """The data loader answers again: whoever starts anew on this node is not held any more."""
         (self.machine_directory(slot) / "fault.json").unlink(missing_ok=True)
 
-    def stop(self) -> None:
-        """Everything off: machines, then the aggregator."""
+    def release_machines(self) -> None:
+        """Every machine is given back to the cloud; the aggregator goes on and hears of it."""
         for machine in self._cloud.snapshot().machines:
             if machine.state != "gone":
                 self._cloud.release(machine.machine, action_id="power-off")
+
+    def stop(self) -> None:
+        """Everything off: machines, then the aggregator."""
+        self.release_machines()
         if self._aggregator is not None and self._aggregator.poll() is None:
             self._aggregator.send_signal(signal.SIGCONT)
             self._aggregator.terminate()

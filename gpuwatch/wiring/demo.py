@@ -13,11 +13,13 @@ from types import FrameType
 
 from gpuwatch.clock import Clock, SystemClock
 from gpuwatch.errors import UsageError
+from gpuwatch.model.ledger import LifeEnded, LifeStarted
 from gpuwatch.simulate.cluster import Cluster, free_port
 from gpuwatch.simulate.story import Story
 from gpuwatch.wiring import cost_report
 
 BILL_WAIT_S = 15.0
+END_WAIT_S = 5.0
 
 
 def run(*, leave: bool, node_count: int, port: int, directory: Path | None) -> int:
@@ -57,6 +59,8 @@ def run(*, leave: bool, node_count: int, port: int, directory: Path | None) -> i
         return 130 if leave else 0
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if not own and cluster.ledger.exists():
+            _close_the_ledger(cluster)
         cluster.stop()
         if own:
             shutil.rmtree(home, ignore_errors=True)
@@ -112,6 +116,18 @@ def _billed_until(cluster: Cluster) -> Clock:
             return _BilledUntil(newest)
         time.sleep(0.25)
     return SystemClock()
+
+
+def _close_the_ledger(cluster: Cluster) -> None:
+    """A ledger that is kept must hold the end of every machine: one without an end is billed for ever."""
+    cluster.release_machines()
+    until = time.monotonic() + END_WAIT_S
+    while cluster.alive() and time.monotonic() < until:
+        lines, _ = cost_report.read_ledger(cluster.ledger)
+        begun = {line.machine for line in lines if isinstance(line, LifeStarted)}
+        if begun <= {line.machine for line in lines if isinstance(line, LifeEnded)}:
+            return
+        time.sleep(0.25)
 
 
 def _must_be_new(home: Path) -> None:
