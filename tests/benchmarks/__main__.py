@@ -64,6 +64,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help=f"some of {', '.join(MODULES)}; all if none is named")
     parser.add_argument("--quick", action="store_true", help="shorter runs, rougher figures")
     parser.add_argument("--write", action="store_true", help="keep the table in docs/benchmarks.md")
+    parser.add_argument("--note", default="", help="a sentence for the page, such as what else ran on the machine")
     args = parser.parse_args()
     unknown = [name for name in args.names if name not in MODULES]
     if unknown:
@@ -89,7 +90,7 @@ def main() -> int:
             "figures belong to the machine, ratios travel. Made by `make bench ARGS=--write`.\n\n"
             f"{datetime.now(UTC):%Y-%m-%d}, {machine()}, {took_min:.0f} minutes.\n\n"
         )
-        PAGE.write_text(head + text + "\n")
+        PAGE.write_text(f"{head}{text}" + (f"\n\n{args.note}\n" if args.note else "\n"))
     return 1 if broken else 0
 
 
