@@ -216,6 +216,10 @@ class Executor:
         """What follows from a step's result."""
         action_id = saga.action.action_id
         if isinstance(result, Waiting):
+            if hands.scene.blind_because:  # what we wait for may be there, unseen: no deadline runs meanwhile
+                self._began[action_id] = (saga.step, hands.now)
+                self.waiting[action_id] = f"{result.because}; we may be blind: {hands.scene.blind_because}"
+                return False
             limit_s = steps.deadline_s(saga.step, hands.policy)
             if limit_s is None or hands.elapsed_s() <= limit_s:
                 self.waiting[action_id] = result.because

@@ -41,10 +41,30 @@ def clock() -> SteppedClock:
     return SteppedClock()
 
 
+class Centre:
+    """The aggregator, in this process, with our clock; it may be stopped and started anew."""
+
+    def __init__(self, living: Living, clock: SteppedClock) -> None:
+        self._settings = settings_file.load(living.cluster.config)
+        self._clock = clock
+        self._aggregator = self._started()
+
+    def restart(self) -> None:
+        self.stop()
+        self._aggregator = self._started()
+
+    def stop(self) -> None:
+        self._aggregator.stop()
+
+    def _started(self) -> Aggregator:
+        made = Aggregator(self._settings, self._clock)
+        made.start()
+        return made
+
+
 @pytest.fixture
-def centre(living: Living, clock: SteppedClock) -> Iterator[Aggregator]:
-    made = Aggregator(settings_file.load(living.cluster.config), clock)
-    made.start()
+def centre(living: Living, clock: SteppedClock) -> Iterator[Centre]:
+    made = Centre(living, clock)
     living.cluster.start_machines()
     yield made
     living.cluster.stop()
@@ -52,7 +72,7 @@ def centre(living: Living, clock: SteppedClock) -> Iterator[Aggregator]:
 
 
 def test_ticks_go_on_nothing_is_drained_and_the_money_stays_sane(
-    living: Living, clock: SteppedClock, centre: Aggregator
+    living: Living, clock: SteppedClock, centre: Centre
 ) -> None:
     living.until("all nodes are healthy", 60, living.well)
     living.cluster.submit(slot_count=3)
@@ -73,6 +93,9 @@ def test_ticks_go_on_nothing_is_drained_and_the_money_stays_sane(
         assert abs((after - before) / 1e9 - step_s - 22.0) < 5.0  # ticks went on, by the stepped clock
         living.until("all nodes are well", 30, living.well)
         living.until("the run steps", 30, lambda: (living.run().get("step") or 0) > 1)
+        centre.restart()  # with a ledger that was written at another time of day
+        living.watch(12.0, look)
+        living.until("all nodes are well", 30, living.well)
 
     # with the clock an hour ahead a dead node is still replaced, once
     clock.step_s(HOUR_S)
@@ -85,6 +108,8 @@ def test_ticks_go_on_nothing_is_drained_and_the_money_stays_sane(
     assert living.leaks() == []
     clock.step_s(-HOUR_S)
     time.sleep(2.0)
+    centre.restart()
+    living.until("all nodes are well", 40, living.well)
     incidents = living.api("incidents")["incidents"]
     total = living.check_money()
     print(f"\nfive steps of an hour or two: the categories sum to the bill, ${total}; incidents: "
