@@ -32,13 +32,16 @@ class Fault(msgspec.Struct, frozen=True):
         return f"{self.file}: {self.key}: expected {self.expected}, got {self.got}{hint}"
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """The file's tables. Raises `ConfigError` for a missing, unreadable or malformed file."""
+def read_toml(path: Path, *, option: str = "--config") -> dict[str, Any]:
+    """The file's tables; `option` is what names it on the command line.
+
+    Raises `ConfigError` for a missing, unreadable or malformed file.
+    """
     try:
         with path.open("rb") as file:
             return tomllib.load(file)
     except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist", next_step="create it, or name another with --config") from None
+        raise ConfigError(f"{path} does not exist", next_step=f"create it, or name another with {option}") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read", why=str(error), next_step="check its owner and mode") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

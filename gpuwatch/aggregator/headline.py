@@ -10,23 +10,26 @@ from gpuwatch.aggregator.money import Money
 from gpuwatch.aggregator.saga import Saga
 from gpuwatch.aggregator.scene import Scene
 
+_DOUBTED = ("suspect", "unknown")  # silent, or not looked into: neither sick nor well, and not to be shown as green
+
 
 def headline(nodes: list[dict[str, Any]], scene: Scene, under_way: list[Saga], money: Money) -> dict[str, Any]:
     """State, what is being done, cost: a sentence each, and a tone (good | warn | bad). `nodes`: as in the overview."""
     sick = [node for node in nodes if node["sick"]]
     acted = Counter(str(saga.action.kind) for saga in under_way)
     held = {hold.slot for hold in scene.plan.holds if hold.reason != "in_progress"}
+    doubted = sum(1 for node in nodes if node["health"] in _DOUBTED)
     asked = sum(1 for action in scene.plan.actions if action.kind == "ask_approval")
     state = f"{len(sick)} of {_count(len(nodes), 'node')} {'is' if len(sick) == 1 else 'are'} sick."
     if not nodes:
         state = "No node is known yet."
     elif not sick:
         well = sum(1 for node in nodes if node["health"] == "healthy")
-        state = (
-            f"All {len(nodes)} nodes are well."
-            if well == len(nodes)
-            else f"None of {_count(len(nodes), 'node')} is sick."
-        )
+        if well == len(nodes):
+            state = f"All {len(nodes)} nodes are well." if well > 1 else "The one node is well."
+        else:
+            unsure = f"; {doubted} not known to be well" if doubted else ""
+            state = f"None of {_count(len(nodes), 'node')} is sick{unsure}."
     stalled = [verdict for verdict in scene.run_verdicts if not verdict.explained_by]
     if stalled:
         state += f" {_count(len(stalled), 'run')} {'stands' if len(stalled) == 1 else 'stand'} still."
@@ -50,7 +53,7 @@ def headline(nodes: list[dict[str, Any]], scene: Scene, under_way: list[Saga], m
         "state": state,
         "doing": (", ".join(doing) + ".") if doing else "",
         "cost": cost,
-        "tone": "bad" if sick or stalled else "warn" if scene.blind_because or not nodes else "good",
+        "tone": "bad" if sick or stalled else "warn" if scene.blind_because or doubted or not nodes else "good",
     }
 
 

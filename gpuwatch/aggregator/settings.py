@@ -233,8 +233,10 @@ def _pools(
                 faults.append(Fault(file, f"pools.{name}.nodes", "each slot once", f"{slot}, as in {owners[slot]}"))
             owners[slot] = f"pools.{name}"
             places[slot] = Place(name, domains.pop(slot, ""))
-        for slot in domains if pool.nodes else ():
-            faults.append(Fault(file, f"pools.{name}.domains.{domains[slot]}", f"slots of pools.{name}", slot))
+        for domain in dict.fromkeys(domains.values()) if pool.nodes else ():
+            strange = [slot for slot in domains if domains[slot] == domain]
+            others = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
+            faults.append(Fault(file, f"pools.{name}.domains.{domain}", f"slots of pools.{name}", strange[0] + others))
         if not pool.nodes:
             places |= {slot: Place(name, domain) for slot, domain in domains.items()}
     if not rest:

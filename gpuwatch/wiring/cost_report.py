@@ -93,7 +93,7 @@ def price_settings(path: Path) -> PriceSettings:
 
     Raises `ConfigError` with every fault.
     """
-    raw: dict[str, Any] = config.read_toml(path)
+    raw: dict[str, Any] = config.read_toml(path, option="--prices")
     if "server" in raw:
         pools = raw.get("pools", {})
         known = {name: pool["usd_per_hour"] for name, pool in pools.items() if "usd_per_hour" in pool}

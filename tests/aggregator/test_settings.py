@@ -110,6 +110,12 @@ def test_five_faults_are_reported_at_once_with_the_nearest_key(tmp_path: Path) -
         pytest.param('"gpu[01-04]"', '"gpu[01-04]", "gpu02"', "each slot once, got gpu02", id="slot-twice"),
         pytest.param("[pools.rest]", "[pools.a]\n[pools.b]", "nothing, as in pools.a", id="two-pools-without-nodes"),
         pytest.param('["gpu[03-04]"]', '["gpu09"]', "slots of pools.h100, got gpu09", id="domain-of-a-stranger"),
+        pytest.param(
+            '["gpu[03-04]"]',
+            '["gpu[05-20]"]',
+            "rack2: expected slots of pools.h100, got gpu05 and 15 more",
+            id="domain-of-strangers",
+        ),
         pytest.param("interval_s = 1", "interval_s = 0", "cloud.interval_s: expected a number > 0", id="no-interval"),
         pytest.param("interval_s = 1", "intervall = 1", "did you mean `cloud.interval_s`?", id="unknown-hand-key"),
         pytest.param('kind = "local"\ninterval_s = 1', "", "cloud.kind: expected one of", id="no-kind"),

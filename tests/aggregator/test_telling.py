@@ -55,8 +55,19 @@ COST = "Burning $1,474.80/h of waste; $1,241.09 lost to incidents so far."
     [
         pytest.param([], [], [], "No node is known yet.", "", "warn", id="nobody"),
         pytest.param([node("a"), node("b")], [], [], "All 2 nodes are well.", "", "good", id="all-well"),
-        pytest.param(
-            [node("a"), node("b", "unknown")], [], [], "None of 2 nodes is sick.", "", "good", id="one-unknown"
+        pytest.param([node("a")], [], [], "The one node is well.", "", "good", id="one-well"),
+        pytest.param([node("a"), node("b", "joining")], [], [], "None of 2 nodes is sick.", "", "good", id="joining"),
+        *(
+            pytest.param(
+                [node("a"), node("b", health)],
+                [],
+                [],
+                "None of 2 nodes is sick; 1 not known to be well.",
+                "",
+                "warn",  # never green: nobody knows
+                id=f"one-{health}",
+            )
+            for health in ("unknown", "suspect")
         ),
         pytest.param(
             [node("a", "dead")], [saga("a")], [], "1 of 1 node is sick.", "1 being replaced.", "bad", id="one"

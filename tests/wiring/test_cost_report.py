@@ -127,6 +127,8 @@ def test_own_prices_from_a_file(tmp_path: Path) -> None:
         report(pen.lines, prices=own)
     assert "skus" in str(caught.value)
     assert "pools.p.usd_per_hour" in str(caught.value)
+    with pytest.raises(ConfigError, match="--prices"):
+        report(pen.lines, prices=tmp_path / "none.toml")
 
 
 @pytest.mark.parametrize(
