@@ -31,7 +31,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     small_pool_nodes: Count = 20  # in a pool up to this size the ratio would round to nothing: one node may be out
     max_out_per_domain: Count = 1  # per failure domain, where nodes name one
     hold_off_s: Seconds = 120.0  # after the aggregator's start: nobody is condemned for silence
-    silent_after_intervals: Annotated[float, msgspec.Meta(gt=0)] = 3.0  # reports missed before a node is suspect
+    silent_after_intervals: Annotated[float, msgspec.Meta(gt=0)] = 2.5  # two reports missed: suspect within three
     dead_after_s: Seconds = 30.0  # silence before a second witness may make it dead
     witness_fresh_s: Seconds = 60.0  # an older word of scheduler or cloud is no witness
     many_silent_ratio: Ratio = 0.34  # more of the fleet silent at once: first suspected to be us

@@ -57,8 +57,8 @@ def scheduler(state: str, age_s: float = 1.0, reason: str = "") -> SchedulerSays
     ("silent_s", "changes", "health"),
     [
         pytest.param(1, {}, Health.HEALTHY, id="reports"),
-        pytest.param(15, {}, Health.HEALTHY, id="exactly-three-intervals"),
-        pytest.param(16, {}, Health.SUSPECT, id="three-missed"),
+        pytest.param(12.5, {}, Health.HEALTHY, id="exactly-two-and-a-half-intervals"),
+        pytest.param(12.6, {}, Health.SUSPECT, id="two-missed-and-half-a-third"),
         pytest.param(3600, {}, Health.SUSPECT, id="silence-alone-is-never-death"),
         pytest.param(3600, {"cloud": cloud("running")}, Health.SUSPECT, id="and-the-cloud-says-running"),
         pytest.param(60, {"cloud": cloud("failed")}, Health.DEAD, id="and-the-cloud-says-failed"),
