@@ -20,7 +20,7 @@ UNIT = Path(__file__).resolve().parents[2] / "deploy" / "gpuwatch-agent.service"
 @pytest.mark.needs("systemd-analyze")
 def test_systemd_finds_nothing_to_say(tmp_path: Path) -> None:
     copy = tmp_path / UNIT.name
-    copy.write_text(UNIT.read_text().replace("/usr/bin/python3", sys.executable))
+    copy.write_text(UNIT.read_text().replace("/opt/gpuwatch/bin/python", sys.executable))
     done = subprocess.run(["systemd-analyze", "verify", str(copy)], capture_output=True, text=True, check=False)
     ours = [line for line in (done.stdout + done.stderr).splitlines() if UNIT.name in line]
     assert ours == []  # an unknown key is only a line here, not an exit code
