@@ -37,7 +37,7 @@ from gpuwatch.model.token import machine_token
 from gpuwatch.model.wire import Envelope, Goodbye, Report
 from gpuwatch.runs.track import from_ledger
 from gpuwatch.schedulers import SchedulerSnapshot
-from gpuwatch.store.records import LastSeen, StoredEvent
+from gpuwatch.store.records import EventKey, LastSeen, StoredEvent
 from gpuwatch.store.sqlite import Store
 from tests.fakes_hands import FakeClock, FakeCloud, FakeScheduler
 
@@ -74,8 +74,8 @@ class DirectKeeper:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def keep(self, events: Sequence[StoredEvent], seen: Sequence[LastSeen] = ()) -> Future[set[str]]:
-        future: Future[set[str]] = Future()
+    def keep(self, events: Sequence[StoredEvent], seen: Sequence[LastSeen] = ()) -> Future[set[EventKey]]:
+        future: Future[set[EventKey]] = Future()
         try:
             future.set_result(self._store.keep(events, seen))
         except Exception as error:

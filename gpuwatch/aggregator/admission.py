@@ -11,13 +11,23 @@ import hmac
 import msgspec
 
 from gpuwatch.aggregator.fleet import Fleet
+from gpuwatch.aggregator.plausible import bounded, impossible
 from gpuwatch.errors import StoreError, WireError
 from gpuwatch.model.token import machine_token
 from gpuwatch.model.wire import MAX_REPORT_BYTES, WIRE_VERSION, Report
 
-MAX_NAME = 255
-MAX_INTERVAL_S = 86_400.0
 _REPORT = msgspec.msgpack.Decoder(Report)
+_BROKEN = (msgspec.MsgspecError, RecursionError)
+"""What a body that is no report makes the decoder raise; the second where it is nested without end."""
+
+
+class _Head(msgspec.Struct, frozen=True, array_like=True):
+    """A report of any version: its first field."""
+
+    version: int
+
+
+_HEAD = msgspec.msgpack.Decoder(_Head)
 
 
 class Refusal(WireError):
@@ -32,7 +42,7 @@ def decode(body: bytes) -> Report:
     """A report of a version that is understood and of possible content. Raises `Refusal`."""
     try:
         report = _REPORT.decode(body)
-    except msgspec.MsgspecError as error:
+    except _BROKEN as error:
         version = _version_of(body)
         if version is not None and abs(version - WIRE_VERSION) > 1:
             raise _wrong_version(version) from None
@@ -40,10 +50,10 @@ def decode(body: bytes) -> Report:
         raise Refusal("garbage", "this is not a report", code=400, why=str(error), next_step=step) from None
     if abs(report.version - WIRE_VERSION) > 1:
         raise _wrong_version(report.version)
-    wrong = _impossible(report)
+    wrong = impossible(report)
     if wrong:
         raise Refusal("garbage", "this report cannot be", code=400, why=wrong, next_step="the agent sets it aside")
-    return report
+    return bounded(report)
 
 
 class Tokens:
@@ -148,11 +158,9 @@ def not_stored(error: StoreError) -> Refusal:
 
 def _version_of(body: bytes) -> int | None:
     try:
-        head = msgspec.msgpack.decode(body)
-    except msgspec.MsgspecError:
+        return _HEAD.decode(body).version
+    except _BROKEN:
         return None
-    version = head[0] if isinstance(head, list) and head else None
-    return version if isinstance(version, int) and not isinstance(version, bool) else None
 
 
 def _wrong_version(version: int) -> Refusal:
@@ -164,15 +172,3 @@ def _wrong_version(version: int) -> Refusal:
         why=f"this aggregator understands {WIRE_VERSION - 1} to {WIRE_VERSION + 1}",
         next_step=f"upgrade the {late}; versions may differ by one",
     )
-
-
-def _impossible(report: Report) -> str:
-    """What no agent would say, in words; empty if nothing."""
-    for word, name in (("machine", report.machine), ("slot", report.slot), ("boot id", report.boot_id)):
-        if not 0 < len(name) <= MAX_NAME:
-            return f"its {word} has {len(name)} characters, not 1 to {MAX_NAME}"
-    if not 0 < report.interval_s <= MAX_INTERVAL_S:  # false for NaN too
-        return f"its interval is {report.interval_s} s"
-    if report.sequence < 0 or not 0 < report.sent_unix_ns < 1 << 62:
-        return "its sequence or time is out of range"
-    return ""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 
 from gpuwatch.errors import GpuwatchError
-from gpuwatch.store.records import LastSeen, StoredEvent
+from gpuwatch.store.records import EventKey, LastSeen, StoredEvent
 from gpuwatch.store.sqlite import Store
 
-_Job = tuple[Sequence[StoredEvent], Sequence[LastSeen], "Future[set[str]]"]
+LOG = logging.getLogger("gpuwatch.committer")
+_Job = tuple[Sequence[StoredEvent], Sequence[LastSeen], "Future[set[EventKey]]"]
 MAX_BATCH = 512
 
 
@@ -24,9 +26,9 @@ class Committer:
         self._thread = threading.Thread(target=self._work, name="committer", daemon=True)
         self._thread.start()
 
-    def keep(self, events: Sequence[StoredEvent], seen: Sequence[LastSeen] = ()) -> Future[set[str]]:
-        """Store these; the future gives the event ids that were new, once they are on the disk, or the `StoreError`."""
-        future: Future[set[str]] = Future()
+    def keep(self, events: Sequence[StoredEvent], seen: Sequence[LastSeen] = ()) -> Future[set[EventKey]]:
+        """Store these; the future gives the events that were new, once they are on the disk, or the `StoreError`."""
+        future: Future[set[EventKey]] = Future()
         self._jobs.put((events, seen, future))
         return future
 
@@ -60,11 +62,13 @@ class Committer:
         seen = [row for job in batch for row in job[1]]
         try:
             fresh = self._store.keep(events, seen)
-        except GpuwatchError as error:
+        except Exception as error:  # whatever it was: who waits must be told, and the thread must go on
+            if not isinstance(error, GpuwatchError):
+                LOG.exception("a batch of events met a bug of ours")
             for job in batch:
                 job[2].set_exception(error)
             return
         for own, _, future in batch:
-            new = {item.event.id for item in own} & fresh
+            new = {item.key() for item in own} & fresh
             fresh -= new  # two reports with the same event in one batch: the first counts it
             future.set_result(new)

@@ -23,7 +23,7 @@ _COLLECTOR_OF = {kind: name for name, kind in KINDS.items()}
 def decoded(envelope: Envelope) -> Any:
     """The fact record of one envelope; None where the status is not `ok` or the collector is unknown.
 
-    Raises `msgspec.MsgspecError` where the facts do not fit the record.
+    Raises `msgspec.MsgspecError` where the facts do not fit the record, `RecursionError` where they nest without end.
     """
     decoder = _DECODERS.get(envelope.collector)
     if decoder is None or envelope.status != "ok" or not envelope.facts:
@@ -50,7 +50,7 @@ class LazyFacts(Mapping[type, Any]):
             envelope = self._envelopes.get(_COLLECTOR_OF.get(kind, ""))
             try:
                 found = None if envelope is None else decoded(envelope)
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, RecursionError):
                 found = None
             self._found[kind] = found
         if found is None:

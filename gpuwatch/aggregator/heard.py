@@ -16,6 +16,7 @@ from gpuwatch.model.wire import Envelope, Goodbye, Report
 
 LATE_S = 15.0  # a report this much slower than usual waited somewhere; three usual intervals
 EARLIER_BOOTS = 4
+MAX_SOURCES = 64  # of one machine; names that come and go must not fill our memory
 
 
 class Received(msgspec.Struct, frozen=True):
@@ -53,6 +54,15 @@ def lag_s(heard: Heard | None, report: Report, received: Moment) -> float:
     """
     usual_ns = received.monotonic_ns - received.unix_ns if heard is None else heard.skew_ns
     return (received.monotonic_ns - report.sent_unix_ns - usual_ns) / 1e9
+
+
+def our_unix_ns(stamp_unix_ns: int, heard: Heard | None, received: Moment) -> int:
+    """A moment of the node's wall clock on ours, never after the report that told of it.
+
+    Before the first report the two are taken to agree.
+    """
+    ahead_ns = 0 if heard is None else received.unix_ns - received.monotonic_ns + heard.skew_ns
+    return max(0, min(stamp_unix_ns + ahead_ns, received.unix_ns))
 
 
 class Prior(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,4 +182,5 @@ def _live_pace(heard: Heard, report: Report, received: Moment) -> bool:
 def _merged(sources: Mapping[str, Received], report: Report, received: Moment) -> Mapping[str, Received]:
     """A report need not carry every source: slow ones come less often, and their last word stands until then."""
     fresh = {envelope.collector: Received(envelope, received.monotonic_ns) for envelope in report.envelopes}
-    return {**sources, **fresh} if sources else fresh
+    merged = {**sources, **fresh} if sources else fresh
+    return merged if len(merged) <= MAX_SOURCES else dict(list(merged.items())[-MAX_SOURCES:])

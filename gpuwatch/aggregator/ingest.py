@@ -17,8 +17,9 @@ from gpuwatch.aggregator import admission
 from gpuwatch.aggregator.admission import Refusal, Tokens
 from gpuwatch.aggregator.facts import KINDS, decoded
 from gpuwatch.aggregator.fleet import Fleet
-from gpuwatch.aggregator.heard import Heard, absorb, is_late, lag_s, repeats
+from gpuwatch.aggregator.heard import Heard, absorb, is_late, lag_s, our_unix_ns, repeats
 from gpuwatch.aggregator.machine import MAX_EVENTS, AgedEvent, Machine
+from gpuwatch.aggregator.plausible import MAX_EVENT_TEXT, beat_can_be, event_can_be
 from gpuwatch.clock import Clock
 from gpuwatch.errors import StoreError
 from gpuwatch.model.evidence import Finding
@@ -28,13 +29,14 @@ from gpuwatch.model.moment import Moment
 from gpuwatch.model.run import Sighting
 from gpuwatch.model.view import NodeView
 from gpuwatch.model.wire import MAX_REPORT_BYTES, Ack, Envelope, Report
-from gpuwatch.store.records import LastSeen, StoredEvent
+from gpuwatch.store.records import EventKey, LastSeen, StoredEvent
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 REMEMBERED_REPORTS = 32  # bodies of one machine: one that comes again after more is known by its number alone
+KERNEL_LOG, TRAINING = "kernel_log", "training"
 MAX_NAMES = 64  # of unknown collectors that get a counter of their own
 _ACK = msgspec.json.Encoder()
 _OK = _ACK.encode(Ack(ok=True))
@@ -45,8 +47,8 @@ _HEADERS = [(b"content-type", b"application/json")]
 class Keeper(Protocol):
     """Makes events durable: see `committer`."""
 
-    def keep(self, events: Sequence[StoredEvent], seen: Sequence[LastSeen] = ...) -> Future[set[str]]:
-        """The ids that were new, once on the disk."""
+    def keep(self, events: Sequence[StoredEvent], seen: Sequence[LastSeen] = ...) -> Future[set[EventKey]]:
+        """Those that were new, once on the disk."""
 
 
 class Ingest:
@@ -113,7 +115,7 @@ class Ingest:
             self.counts["repeated"] += 1
             record.heard = absorb(record.heard or record.prior, report, received)
             return _AGAIN
-        self._apply(record, report, received)
+        self._apply(record, _on_our_clock(report, record.heard, received), received)
         return _OK
 
     # the request
@@ -161,7 +163,7 @@ class Ingest:
 
     def _events_of(self, report: Report, heard: Heard | None, received: Moment) -> list[AgedEvent]:
         """The kernel events of this report, each with its boot and the moment it happened by our clock."""
-        envelope = next((item for item in report.envelopes if item.collector == "kernel_log"), None)
+        envelope = next((item for item in report.envelopes if item.collector == KERNEL_LOG), None)
         facts = None if envelope is None else self._facts(envelope)
         if not isinstance(facts, KernelLogFacts) or not facts.events:
             return []
@@ -171,7 +173,15 @@ class Ingest:
             waited_ns = max(0, min(lag_ns, received.monotonic_ns - heard.sent_monotonic_ns))
         aged = []
         for event in facts.events:
-            own = event if event.boot_id else msgspec.structs.replace(event, boot_id=report.boot_id)
+            if not event_can_be(event):
+                self._misfit(KERNEL_LOG)
+                continue
+            own = msgspec.structs.replace(
+                event,
+                at_unix_ns=our_unix_ns(event.at_unix_ns, heard, received),
+                text=event.text[:MAX_EVENT_TEXT],
+                boot_id=event.boot_id or report.boot_id,
+            )
             age_ns = max(0, report.sent_unix_ns - event.at_unix_ns) + waited_ns
             aged.append(AgedEvent(own, received.monotonic_ns - age_ns))
         return aged
@@ -179,9 +189,12 @@ class Ingest:
     def _facts(self, envelope: Envelope) -> Any:
         try:
             return decoded(envelope)
-        except msgspec.MsgspecError:
-            self.undecodable[envelope.collector] = self.undecodable.get(envelope.collector, 0) + 1
+        except (msgspec.MsgspecError, RecursionError):
+            self._misfit(envelope.collector)
             return None
+
+    def _misfit(self, collector: str) -> None:
+        self.undecodable[collector] = self.undecodable.get(collector, 0) + 1
 
     async def _store(self, record: Machine, report: Report, received: Moment, events: list[AgedEvent]) -> None:
         rows = [
@@ -199,7 +212,7 @@ class Ingest:
             fresh = await asyncio.wrap_future(self._keeper.keep(rows, seen))
         except StoreError as error:
             raise admission.not_stored(error) from error
-        new = tuple(aged for aged in events if aged.event.id in fresh)
+        new = tuple({a.event.id: a for a in events if (report.machine, a.event.id) in fresh}.values())
         if new:
             self.event_count += len(new)
             record.events = (*record.events, *new)[-MAX_EVENTS:]
@@ -213,7 +226,7 @@ class Ingest:
         if report.slot != record.slot:
             self._fleet.move(record, report.slot)
         for envelope in report.envelopes:
-            if envelope.collector == "training":
+            if envelope.collector == TRAINING:
                 self._sight(record, envelope, received)
             elif envelope.collector not in KINDS:
                 self._unknown(envelope.collector)
@@ -230,13 +243,30 @@ class Ingest:
         if isinstance(facts, TrainingFacts):
             sightings = self._fleet.sightings
             for beat in facts.beats:
+                if not beat_can_be(beat, received.unix_ns):
+                    self._misfit(TRAINING)
+                    continue
                 sightings.append(Sighting(machine=record.machine, slot=record.slot, beat=beat, received=received))
 
     def _unknown(self, name: str) -> None:
-        name = name[: admission.MAX_NAME]
         if name not in self.unknown_collectors and len(self.unknown_collectors) >= MAX_NAMES:
             name = "(more)"
         self.unknown_collectors[name] = self.unknown_collectors.get(name, 0) + 1
+
+
+def _on_our_clock(report: Report, heard: Heard | None, received: Moment) -> Report:
+    """The same with the moments that are judged, since when a source hangs, on our clock."""
+    if all(item.since_unix_ns is None for item in report.envelopes):
+        return report
+    return msgspec.structs.replace(
+        report,
+        envelopes=tuple(
+            item
+            if item.since_unix_ns is None
+            else msgspec.structs.replace(item, since_unix_ns=our_unix_ns(item.since_unix_ns, heard, received))
+            for item in report.envelopes
+        ),
+    )
 
 
 def _goodbye_seen(record: Machine, report: Report, received: Moment) -> LastSeen:

@@ -196,7 +196,8 @@ def _began(
 ) -> None:
     step = episode.step
     lowest = gang_step(ranks)
-    if step is not None and lowest is not None and step <= lowest and step > (attempt.last_step or -1):
+    own = episode.phase != "init" or attempt.last_step is not None  # else it is what the process began with
+    if own and step is not None and lowest is not None and step <= lowest and step > (attempt.last_step or -1):
         _step(run, attempt, step, ranks, ahead, lines)  # the step before the pause, exactly
     entered_ns = max(episode.entered.values(), default=episode.since_ns)
     at_ns = max(snap_ns(entered_ns), attempt.last_line_ns)

@@ -7,6 +7,9 @@ import msgspec
 from gpuwatch.model.facts.kernel_log import KernelEvent
 from gpuwatch.model.wire import Goodbye
 
+EventKey = tuple[str, str]
+"""Machine and event id: what makes two deliveries the same event."""
+
 
 class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One kernel event of one machine."""
@@ -18,6 +21,10 @@ class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
         int  # by the aggregator's clock: when it was received, less the age it had by the node's own clock
     )
     event: KernelEvent
+
+    def key(self) -> EventKey:
+        """The same for each delivery of it."""
+        return self.machine, self.event.id
 
 
 class LastSeen(msgspec.Struct, frozen=True, kw_only=True):

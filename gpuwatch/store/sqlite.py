@@ -21,7 +21,7 @@ from gpuwatch.model.ledger import LedgerLine
 from gpuwatch.model.money import BillRow
 from gpuwatch.store import tables as t
 from gpuwatch.store.lock import hold
-from gpuwatch.store.records import Approval, HumanHold, LastSeen, SagaRow, StoredEvent
+from gpuwatch.store.records import Approval, EventKey, HumanHold, LastSeen, SagaRow, StoredEvent
 from gpuwatch.store.trouble import told
 
 _LINES = msgspec.json.Decoder(LedgerLine)
@@ -92,9 +92,9 @@ class Store:
 
     # events and who was heard
 
-    def keep(self, events: Sequence[StoredEvent] = (), seen: Sequence[LastSeen] = ()) -> set[str]:
-        """Store events (each id once) and last-seen rows in one transaction. Returns the ids that were new."""
-        fresh: set[str] = set()
+    def keep(self, events: Sequence[StoredEvent] = (), seen: Sequence[LastSeen] = ()) -> set[EventKey]:
+        """Store events (each once) and last-seen rows in one transaction. Returns the keys that were new."""
+        fresh: set[EventKey] = set()
         with told(self.path, "write events to"), self._writing() as db:
             for item in events:
                 statement = upsert(t.EVENTS).values(
@@ -108,7 +108,7 @@ class Store:
                     body=_JSON.encode(item.event),
                 )
                 if db.execute(statement.on_conflict_do_nothing()).rowcount:
-                    fresh.add(item.event.id)
+                    fresh.add(item.key())
             _put(db, t.LAST_SEEN, [{"machine": row.machine, "body": _JSON.encode(row)} for row in seen])
         return fresh
 

@@ -39,8 +39,8 @@ LEDGER = Table(
 EVENTS = Table(
     "events",
     METADATA,
+    Column("machine", Text, primary_key=True),  # an id is its machine's own: nobody can use up another's
     Column("event_id", Text, primary_key=True),  # delivered often, counted once
-    Column("machine", Text, nullable=False),
     Column("slot", Text, nullable=False),
     Column("boot_id", Text, nullable=False),
     Column("at_unix_ns", BigInteger, nullable=False),
@@ -48,7 +48,6 @@ EVENTS = Table(
     Column("cleared", Integer, nullable=False, default=0),  # a person or a repair said: counts as history only
     Column("body", LargeBinary, nullable=False),
     Index("events_happened", "happened_unix_ns"),
-    Index("events_machine", "machine"),
 )
 
 SAGAS = Table(

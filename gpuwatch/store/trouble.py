@@ -30,6 +30,7 @@ _ADVICE = (  # part of SQLite's own words -> (why in ours, next step)
         "the file is damaged",
         "stop gpuwatch, keep a copy of {path}, and recover it with `sqlite3 {path} .recover | sqlite3 new.db`",
     ),
+    ("too large to convert", "a number is larger than the ledger can hold", "this is a bug of ours: please report it"),
     ("disk i/o error", "the disk answered with an error", "look at the kernel log for that disk before anything else"),
 )
 
@@ -39,7 +40,7 @@ def told(path: Path, doing: str) -> Iterator[None]:
     """Within it, an error of the database becomes a `StoreError`; `doing` says what was tried, as in "append to"."""
     try:
         yield
-    except (DBAPIError, sqlite3.Error) as error:
+    except (DBAPIError, sqlite3.Error, OverflowError) as error:
         words = str(getattr(error, "orig", error) or error)
         for part, why, next_step in _ADVICE:
             if part in words.lower():

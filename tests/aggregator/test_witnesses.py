@@ -90,7 +90,7 @@ def test_many_reports_share_a_transaction_and_each_event_counts_once(tmp_path: P
     committer = Committer(store)
     futures = [committer.keep([event(f"e{n % 20}"), event("shared")]) for n in range(60)]
     wait(futures, timeout=20)
-    counted = [name for future in futures for name in future.result()]
+    counted = [name for future in futures for _, name in future.result()]
     assert sorted(counted) == sorted([f"e{n}" for n in range(20)] + ["shared"])
     committer.close()
     assert len(store.events_since(0)) == 21
@@ -99,16 +99,18 @@ def test_many_reports_share_a_transaction_and_each_event_counts_once(tmp_path: P
 def test_what_cannot_be_stored_is_told_to_everyone_who_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path / "l.db")
 
-    def full(*_: object) -> set[str]:
-        raise StoreError("cannot write", why="the disk is full")
-
-    monkeypatch.setattr(store, "keep", full)
     committer = Committer(store)
-    future = committer.keep([event("e1")])
-    with pytest.raises(StoreError, match="cannot write"):
-        future.result(timeout=10)
-    monkeypatch.undo()
-    assert committer.keep([event("e1")]).result(timeout=10) == {"e1"}
+    for trouble in (StoreError("cannot write", why="the disk is full"), ZeroDivisionError("cannot write: a bug")):
+
+        def full(*_: object, trouble: Exception = trouble) -> set[str]:
+            raise trouble
+
+        monkeypatch.setattr(store, "keep", full)
+        future = committer.keep([event("e1")])
+        with pytest.raises(type(trouble), match="cannot write"):
+            future.result(timeout=10)
+        monkeypatch.undo()
+    assert committer.keep([event("e1")]).result(timeout=10) == {("m", "e1")}
     committer.close()
 
 

@@ -11,6 +11,7 @@ import threading
 from decimal import Decimal
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -80,9 +81,26 @@ def test_a_failed_batch_leaves_nothing(path: Path) -> None:
 
 def test_an_event_is_counted_once(path: Path) -> None:
     store = Store(path)
-    assert store.keep([xid("e1"), xid("e2")]) == {"e1", "e2"}
-    assert store.keep([xid("e2"), xid("e3")]) == {"e3"}
+    assert store.keep([xid("e1"), xid("e2")]) == {("m1", "e1"), ("m1", "e2")}
+    assert store.keep([xid("e2"), xid("e3")]) == {("m1", "e3")}
     assert [item.event.id for item in Store(path).events_since(0)] == ["e1", "e2", "e3"]
+
+
+def test_no_machine_can_use_up_the_event_ids_of_another(path: Path) -> None:
+    store = Store(path)
+    mine = xid("e1")
+    forged = msgspec.structs.replace(mine, machine="m2")
+    assert store.keep([forged]) == {("m2", "e1")}
+    assert store.keep([mine, forged]) == {("m1", "e1")}
+    assert sorted(item.machine for item in Store(path).events_since(0)) == ["m1", "m2"]
+
+
+def test_a_number_that_the_file_cannot_hold_is_told_like_any_other_trouble(path: Path) -> None:
+    store = Store(path)
+    for bad in (1 << 63, -(1 << 70)):
+        with pytest.raises(StoreError, match="larger than the ledger can hold"):
+            store.keep([xid("e1", at=bad)])
+    assert store.keep([xid("e1")]) == {("m1", "e1")}
 
 
 def test_a_cleared_event_stays_counted_but_is_not_given_out(path: Path) -> None:
