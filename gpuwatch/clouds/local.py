@@ -138,7 +138,7 @@ class LocalCloud:
             state, because = "gone", "it was released"
         elif _runs(folder):
             state, because = "running", ""
-        elif (folder / "pid").exists():
+        elif _pid(folder) is not None:
             state, because = "failed", "its process is gone"
         else:
             state, because = "starting", ""
@@ -161,12 +161,13 @@ class LocalCloud:
         )
 
     def _start(self, folder: Path, record: dict[str, Any]) -> None:
-        if (folder / "pid").exists():
+        if _pid(folder) is not None:
             return  # it was started before; if it died since, it is a dead machine, not one to start again
         with locked(folder / "probe.lock"):
             lock = try_lock(folder / "lock")
-        if lock is None:
-            return  # our own earlier start, cut off before it wrote the pid; the lock says that it lives
+        if lock is None:  # our own earlier start, cut off before it wrote the pid; the lock says that it lives
+            _find_pid(folder)
+            return
         try:
             if self._settings.secret_file is not None:
                 token = machine_token(self._settings.secret_file.read_bytes().strip(), record["machine"])
@@ -190,12 +191,14 @@ class LocalCloud:
             ) from error
         finally:
             os.close(lock)
-        (folder / "pid").write_text(str(process.pid))
+        _write_pid(folder, process.pid)
 
     def _stop(self, folder: Path) -> bool:
         if not _runs(folder):
             return True
-        pid = int((folder / "pid").read_text())
+        pid = _pid(folder) or _find_pid(folder)
+        if pid is None:
+            return not _runs(folder)
         for ending, patience_s in ((signal.SIGTERM, RELEASE_WAIT_S), (signal.SIGKILL, RELEASE_WAIT_S)):
             for process in _family(pid):
                 try:
@@ -217,6 +220,38 @@ def _runs(folder: Path) -> bool:
         if lock is not None:
             os.close(lock)
     return lock is None
+
+
+def _pid(folder: Path) -> int | None:
+    """The machine's process as it was written down at its start."""
+    try:
+        return int((folder / "pid").read_text())
+    except FileNotFoundError:
+        return None
+
+
+def _write_pid(folder: Path, pid: int) -> None:
+    """Whole or not at all: half a number would be somebody else's."""
+    (folder / "pid.new").write_text(str(pid))
+    (folder / "pid.new").rename(folder / "pid")
+
+
+def _find_pid(folder: Path) -> int | None:
+    """The machine's process by the lock that it holds, where a kill of ours came between its start and its pid.
+
+    Askers of the lock open it too, so they wait outside meanwhile.
+    """
+    lock = str((folder / "lock").resolve())
+    with locked(folder / "probe.lock"):
+        for process in psutil.process_iter():
+            try:
+                holds = process.pid != os.getpid() and any(file.path == lock for file in process.open_files())
+            except (psutil.Error, OSError):
+                continue
+            if holds:
+                _write_pid(folder, process.pid)
+                return process.pid
+    return None
 
 
 def _family(pid: int) -> list[psutil.Process]:

@@ -78,7 +78,19 @@ def test_a_start_cut_off_before_the_pid_was_written_is_found_running(cloud: Loca
     cloud.create(slot="gpu1", group="local", action_id="a1")
     started = [p for p in psutil.process_iter(["cmdline"]) if machine in (p.info["cmdline"] or [])]
     assert [str(p.pid) for p in started] == [pid]
-    pid_file.write_text(pid)
+    assert pid_file.read_text() == pid
+    os.kill(int(pid), signal.SIGKILL)
+    assert _within(5, lambda: _only(cloud).state == "failed")
+
+
+def test_what_was_cut_off_before_the_pid_was_written_is_released(cloud: LocalCloud, settings: Settings) -> None:
+    machine = cloud.create(slot="gpu1", group="local", action_id="a1").machine
+    pid_file = settings.directory / "machines" / machine / "pid"
+    pid = int(pid_file.read_text())
+    pid_file.unlink()
+    assert cloud.release(machine, action_id="r1").state == "done"
+    assert _only(cloud).state == "gone"
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 def test_a_machine_whose_process_is_gone_has_failed_and_is_not_started_again(
