@@ -174,9 +174,13 @@ def _overtaken(heard: Heard | Prior, report: Report) -> bool:
 
 
 def _live_pace(heard: Heard, report: Report, received: Moment) -> bool:
+    """Whether it came about as long after the one before as it was sent after it.
+
+    One that an event sent early proves nothing: in a spool too it comes right behind the one before.
+    """
     sent_s = (report.sent_unix_ns - heard.sent_unix_ns) / 1e9
     came_s = (received.monotonic_ns - heard.sent_monotonic_ns) / 1e9
-    return abs(sent_s - came_s) <= max(1.0, report.interval_s / 2)
+    return sent_s >= report.interval_s / 2 and abs(sent_s - came_s) <= sent_s / 2
 
 
 def _merged(sources: Mapping[str, Received], report: Report, received: Moment) -> Mapping[str, Received]:

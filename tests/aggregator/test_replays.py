@@ -8,7 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuwatch.model.wire import Ack
+from gpuwatch.aggregator.heard import absorb, is_late
+from gpuwatch.model.moment import Moment
+from gpuwatch.model.wire import Ack, Report
 from tests.fakes_centre import Centre
 
 ACK = msgspec.json.Decoder(Ack)
@@ -42,3 +44,25 @@ def test_what_an_earlier_agent_left_in_its_spool_is_no_repetition(centre: Centre
     for report in (old[1], old[2], agent.report()):
         centre.clock.pass_s(5.0)
         assert not ACK.decode(centre.send(report)).repeated
+
+
+@pytest.mark.parametrize("interval_s", [0.2, 1.0, 5.0, 60.0])
+@pytest.mark.parametrize("early", [False, True], ids=["regular", "with-an-early-report-for-an-event"])
+def test_a_spool_is_late_to_its_end_however_often_the_agent_reports(interval_s: float, early: bool) -> None:
+    """Facts of the past must not be judged as of now while a spool is delivered, 10 ms a report."""
+    unix_ns, monotonic_ns, step_ns = 1_700_000_000 * 10**9, 10**12, int(interval_s * 1e9)
+
+    def report(number: int, sent_ns: int) -> Report:
+        return Report(2, "gpu01", "m1", "b", "a", number, unix_ns + sent_ns, (), interval_s=interval_s)
+
+    heard = absorb(None, report(1, 0), Moment(unix_ns, monotonic_ns))
+    away_ns = 200 * step_ns + 60 * 10**9
+    sent = list(range(step_ns, away_ns - 20 * 10**9, step_ns))
+    if early:
+        sent = sorted([*sent, *(at + step_ns // 10 for at in sent[::7])])
+    for number, sent_ns in enumerate(sent, 2):
+        passed_ns = away_ns + number * 10**7
+        received = Moment(unix_ns + passed_ns, monotonic_ns + passed_ns)
+        if passed_ns - sent_ns > max(15, 3 * interval_s) * 10**9:
+            assert is_late(heard, report(number, sent_ns), received), (number, sent_ns / 1e9)
+        heard = absorb(heard, report(number, sent_ns), received)
