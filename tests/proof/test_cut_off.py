@@ -84,6 +84,7 @@ def test_cut_off_from_all_agents_and_back(state: State, seconds: float, living: 
     }
     print(f"\n{state} for {seconds:.0f} s: {numbered} reports numbered, taken {taken}, nobody condemned")
     assert taken["accepted"] + taken["late"] == numbered
+    assert taken["late"] > len(living.slots) * (seconds - 30.0)  # what waited is of the past, and judged as such
     if state != "stall":  # what stalled may arrive later, after its sender had tried again
         assert (taken["repeated"] > 0) is (state == "mute")
 
