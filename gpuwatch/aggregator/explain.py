@@ -82,8 +82,9 @@ def _sentence(slot: str, scene: Any, current: Any, holds: list[Any], human: str,
     if open_now is not None:
         waiting = executor.waiting.get(open_now.action.action_id, "")
         words += f" Under way: {open_now.action.kind}, at {open_now.step}" + (f" ({waiting})." if waiting else ".")
-    elif holds:
-        words += f" Held ({holds[0].reason.replace('_', ' ')}): {holds[0].because}."
+    held = next((hold for hold in holds if hold.machine == current.machine), None)
+    if open_now is None and held is not None:
+        words += f" Held ({held.reason.replace('_', ' ')}): {held.because}."
     if human:
         words += f" A person holds it: {human}."
     return words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from gpuwatch.aggregator.heard import Prior
 from gpuwatch.aggregator.machine import Machine, build_view
@@ -68,37 +68,37 @@ class Fleet:
                 record = Machine(machine, slot, now_monotonic_ns)
                 self._place(record, slot)
                 self._machines[machine] = record
-                self._current.setdefault(slot, machine)
+                record.fills_slot = self._current.setdefault(slot, machine) == machine
             return record
 
     def move(self, record: Machine, slot: str) -> bool:
-        """The agent names another slot than before: taken where that slot is free, else the old one stands."""
+        """The agent names another slot than before: taken where that slot is free and the cloud does not know better.
+
+        Else the old one stands.
+        """
         with self._lock:
-            if self._current.get(slot, record.machine) != record.machine:
+            listed = None if record.cloud_record is None else record.cloud_record.slot
+            if self._current.get(slot, record.machine) != record.machine or (listed or slot) != slot:
                 return False
-            if self._current.get(record.slot) == record.machine:
-                del self._current[record.slot]
-            record.slot = slot
-            self._place(record, slot)
-            self._current[slot] = record.machine
+            self._seat_at(record, slot)
             record.view = None
             return True
 
     def adopt(self, slot: str, machine: str) -> None:
         """From now on this machine fills the slot."""
         with self._lock:
-            self._current[slot] = machine
+            record = self._machines.get(machine)
+            if record is not None:
+                self._seat_at(record, slot)
+            self._current[slot] = machine  # restored before it was heard of: its when it joins
 
     def retire(self, machine: str) -> None:
         """It left the fleet for good; another machine that waits in the slot takes it."""
         with self._lock:
             record = self._machines.pop(machine, None)
             self._retired[machine] = None
-            if record is not None and self._current.get(record.slot) == machine:
-                del self._current[record.slot]
-                waiting = [other.machine for other in self._machines.values() if other.slot == record.slot]
-                if waiting:
-                    self._current[record.slot] = waiting[-1]
+            if record is not None:
+                self._leave(record)
 
     def settle(self, busy_slots: set[str]) -> None:
         """Where two machines name one slot and no action decides: one that speaks comes before one that never did."""
@@ -119,6 +119,42 @@ class Fleet:
             record.lifecycle_monotonic_ns = now_monotonic_ns
         if to is Lifecycle.RETIRED:
             self.retire(machine)
+
+    def _seat_at(self, record: Machine, slot: str) -> None:
+        """This machine, and no other, fills this slot, and no other. With the lock held."""
+        self._name_slot(record, slot)
+        before = self.current(slot)
+        if before is not None:
+            before.fills_slot = False
+        self._current[slot] = record.machine
+        record.fills_slot = True
+
+    def _name_slot(self, record: Machine, slot: str) -> None:
+        """It stands, or waits, in this slot. With the lock held."""
+        if record.slot != slot:
+            self._leave(record)
+            record.slot = slot
+            self._place(record, slot)
+
+    def _leave(self, record: Machine) -> None:
+        """It fills its slot no more; who waits there does. With the lock held."""
+        if self._current.get(record.slot) != record.machine:
+            return
+        del self._current[record.slot]
+        record.fills_slot = False
+        waiting = [other for other in self._machines.values() if other.slot == record.slot and other is not record]
+        if waiting:
+            self._seat_at(waiting[-1], record.slot)
+
+    def _seat_listed(self, item: CloudMachine, record: Machine, listed: Mapping[str, str | None]) -> None:
+        """The cloud says where its machine stands: no agent's word puts it elsewhere, or another into its place."""
+        if item.slot is None or item.state in ("gone", "releasing"):
+            return
+        with self._lock:
+            self._name_slot(record, item.slot)
+            holder = self.current(item.slot)
+            if holder is None or (holder.cloud_record is None and holder.machine not in listed):
+                self._seat_at(record, item.slot)
 
     def _place(self, record: Machine, slot: str) -> None:
         place = self._settings.place(slot)
@@ -153,15 +189,15 @@ class Fleet:
     def absorb_cloud(self, snapshot: CloudSnapshot, asked_monotonic_ns: int) -> list[CloudMachine]:
         """The cloud's word on each machine, and on who is not listed. Returns what it lists and we did not know."""
         strangers: list[CloudMachine] = []
-        listed: set[str] = set()
+        listed = {item.machine: item.slot for item in snapshot.machines}
         for item in snapshot.machines:
-            listed.add(item.machine)
             record = self._machines.get(item.machine)
             if record is None:
                 if item.state not in ("gone", "releasing") and not self.is_retired(item.machine):
                     strangers.append(item)
                 continue
             record.cloud_record = item
+            self._seat_listed(item, record, listed)
             record.group = self._settings.pools[record.pool].group or item.group
             state = "gone" if item.state in ("gone", "releasing") else item.state
             record.cloud = CloudSays(

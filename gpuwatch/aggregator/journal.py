@@ -43,7 +43,7 @@ class Journal:
         self._started = started
         self._pending: list[LedgerLine] = []
         self._health: dict[str, tuple[str, int]] = {}  # machine -> what was written last, and its moment
-        self._holds: dict[str, str] = {}  # slot -> the reason that was written last
+        self._holds: dict[tuple[str, str], str] = {}  # slot and machine -> the reason that was written last
         self._quotas: dict[str, int] = {}
         self.error = ""  # why the last write failed
         for line in store.lines_of("health", "spare_quota"):
@@ -111,10 +111,11 @@ class Journal:
 
     def holds(self, holds: Iterable[Hold], now: Moment) -> None:
         """Tell each hold when it begins and when its reason changes."""
-        current: dict[str, str] = {}
+        current: dict[tuple[str, str], str] = {}
         for hold in holds:
-            current[hold.slot] = hold.reason
-            if hold.reason in QUIET_HOLDS or self._holds.get(hold.slot) == hold.reason:
+            subject = (hold.slot, hold.machine)
+            current[subject] = hold.reason
+            if hold.reason in QUIET_HOLDS or self._holds.get(subject) == hold.reason:
                 continue
             self.add(
                 [

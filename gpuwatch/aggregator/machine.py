@@ -39,6 +39,7 @@ class Machine:
         "domain",
         "events",
         "expected_gpu_count",
+        "fills_slot",
         "findings",
         "first_seen_monotonic_ns",
         "group",
@@ -64,6 +65,7 @@ class Machine:
         self.domain = ""
         self.group = ""
         self.expected_gpu_count: int | None = None
+        self.fills_slot = False  # by the fleet, under its lock
         self.lifecycle = Lifecycle.PROVISIONING
         self.lifecycle_monotonic_ns = 0  # when it last changed in this process
         self.first_seen_monotonic_ns = now_monotonic_ns
@@ -82,12 +84,12 @@ class Machine:
 
     def current_view(self, expires_ns: int, now_monotonic_ns: int) -> NodeView:
         """The view, built again only if something changed. For the brain's thread."""
-        heard, events, lifecycle = self.heard, self.events, self.lifecycle
+        heard, events, lifecycle, fills = self.heard, self.events, self.lifecycle, self.fills_slot
         was = self.viewed
-        unchanged = was and was[0] is heard and was[1] is events and was[2] is lifecycle
+        unchanged = was and was[0] is heard and was[1] is events and was[2] is lifecycle and was[3] is fills
         if self.view is None or not unchanged or now_monotonic_ns >= self.view_until_ns:
             self.view, self.view_until_ns = build_view(self, heard, events, expires_ns, now_monotonic_ns)
-            self.viewed = (heard, events, lifecycle)
+            self.viewed = (heard, events, lifecycle, fills)
         return self.view
 
     def last_seen(self) -> LastSeen:
@@ -162,5 +164,6 @@ def build_view(
         domain=record.domain,
         first_seen_monotonic_ns=record.first_seen_monotonic_ns,
         group=record.group,
+        fills_slot=record.fills_slot,
     )
     return view, until_ns

@@ -171,7 +171,7 @@ class Teller:
 
     def _nodes(self, scene: Scene) -> list[dict[str, Any]]:
         sagas = {saga.action.slot: saga for saga in self._executor.open()}
-        holds = {hold.slot: hold for hold in scene.plan.holds if hold.reason != "in_progress"}
+        holds = {(hold.slot, hold.machine): hold for hold in scene.plan.holds if hold.reason != "in_progress"}
         asked = {action.slot for action in scene.plan.actions if action.kind == "ask_approval"}
         people = self._people.holds()
         faults = self._book.open
@@ -184,7 +184,7 @@ class Teller:
             records = by_slot.get(slot, [])
             current = self._fleet.current(slot)
             node = self._node(slot, current, scene, faults)
-            saga, hold = sagas.get(slot), holds.get(slot)
+            saga, hold = sagas.get(slot), holds.get((slot, "" if current is None else current.machine))
             node["action"] = None if saga is None else self._saga(saga)
             node["held"] = None if hold is None else {"reason": hold.reason, "because": hold.because}
             node["human_hold"] = people.get(slot, "")

@@ -17,6 +17,7 @@ from gpuwatch.schedulers import JobAction, SchedulerJob, SchedulerNode, Schedule
 
 STILL_S = 30.0  # no step of the gang for so long, where its usual step is not known: it does not move
 STILL_STEPS = 3.0
+_NEW = Lifecycle.PROVISIONING  # of a machine that nothing has been done with
 
 
 def drain(hands: Hands) -> Result:
@@ -100,6 +101,11 @@ def create(hands: Hands) -> Result:
     receipt = hands.provider().create(slot=action.slot, group=saga.group, action_id=saga.key())
     if receipt.state == "pending" or not receipt.machine:
         return Waiting(receipt.because or "the cloud is starting it")
+    fleet, new = hands.reach.fleet, receipt.machine
+    other = fleet.get(new)
+    strange = other is not None and (other.lifecycle is not _NEW or other.slot != action.slot)
+    if new == action.machine or fleet.is_retired(new) or strange:
+        return Failed(f"the cloud gave {new}, which is no new machine: it is left as it is")
     hands.look_at_cloud()
     old = () if s.RELEASE in saga.passed else ((action.machine, Lifecycle.REPLACING),)
     return Done({"new_machine": receipt.machine}, old)
@@ -113,6 +119,8 @@ def join(hands: Hands) -> Result:
         return Failed(f"the cloud says that {saga.new_machine} is {record.cloud.state}: {record.cloud.because}")
     if record is None or record.heard is None:
         return Waiting(f"{saga.new_machine} has not reported yet")
+    if record.slot != saga.action.slot:
+        return Waiting(f"{saga.new_machine} says that it is in {record.slot}")
     nvml = record.heard.sources.get("nvml")
     if record.expected_gpu_count and (nvml is None or nvml.envelope.status != "ok"):
         said = "says nothing" if nvml is None else f"says {nvml.envelope.status} {nvml.envelope.reason or ''}".strip()
@@ -193,6 +201,9 @@ def undo_create(hands: Hands) -> Result:
 def before_drain(hands: Hands) -> Result | None:
     """Is it still needed?"""
     hands.allow(harmful=True)
+    holder = hands.reach.fleet.current(hands.saga.action.slot)
+    if holder is not None and holder.machine != hands.saga.action.machine:
+        return Cancelled(f"{holder.machine} fills {holder.slot} now")
     return Cancelled("the node is healthy again") if hands.recovered() else None
 
 

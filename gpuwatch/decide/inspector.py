@@ -93,6 +93,8 @@ class _Eyes:
         if view.slot != action.slot or view.pool != action.pool:
             yield f"machine {action.machine} is in slot {view.slot} of pool {view.pool}, not as the action says"
             return
+        if not view.fills_slot:
+            yield f"machine {action.machine} only claims {action.slot}: another fills it"
         if action.slot in self.memory.human_holds:
             yield f"a person holds it: {self.memory.human_holds[action.slot]}"
         for done in self.memory.actions:

@@ -81,7 +81,7 @@ class _Planner:
                 continue  # it came after the judgement
             if verdict.health in SICK or verdict.cause == "absent_unexplained":
                 sick.append((view, verdict))
-            elif verdict.health is Health.HEALTHY and view.lifecycle in OURS_TO_RESUME:
+            elif verdict.health is Health.HEALTHY and view.fills_slot and view.lifecycle in OURS_TO_RESUME:
                 self._return(view, verdict)
         if sick:
             self.budgets = budgets(self.fleet, self.verdicts, self.policies, self.memory)
@@ -194,6 +194,8 @@ class _Planner:
             reason = view.scheduler.reason if view.scheduler is not None else ""
             return "foreign_drain", "it was drained by another" + (f": {reason}" if reason else "")
         busy = under_way(self.memory, view.slot)
+        if not view.fills_slot and busy is None:
+            return "not_in_slot", f"{view.machine} names {view.slot}, but another machine fills it"
         if busy is not None:
             return "in_progress", f"{busy.kind} {busy.action_id} is under way"
         if view.slot in self.taken:

@@ -80,6 +80,7 @@ class NodeView:
     domain: str = ""  # failure domain: rack, switch, placement group
     first_seen_monotonic_ns: int | None = None
     group: str = ""  # the cloud's group that this machine belongs to; empty: its pool's name
+    fills_slot: bool = True  # False: another machine does, and this one waits to take over, or only claims the slot
 
     def fact(self, kind: type[F]) -> F:
         """The latest facts of this type, or `MissingFact` with the reason."""

@@ -157,6 +157,8 @@ def attempt_of(book: Book, sighting: Sighting) -> Attempt | None:
         if not name or beat.alive is False:
             return None
         attempt = run.attempts[name] = Attempt(beat.run, name, False, now.monotonic_ns)
+    if attempt.by_scheduler and attempt.members and sighting.machine not in attempt.members:
+        return None  # the scheduler knows who takes part; nobody else speaks for it
     ended_ns = attempt.ended_monotonic_ns
     if attempt.ended_unix_ns is not None and (ended_ns is None or now.monotonic_ns - ended_ns > LINGER_NS):
         return None

@@ -195,6 +195,8 @@ OTHER_WORLDS: list[Any] = [
     ),
     pytest.param("fleet", lambda w: dataclasses.replace(w.fleet, blind_because="x"), "doubts itself", id="blind"),
     pytest.param("fleet", lambda w: fleet_with(w, "hung", scheduler=FOREIGN), "another drained it", id="foreign-drain"),
+    pytest.param("fleet", lambda w: fleet_with(w, "hung", fills_slot=False), "another fills it", id="claims-a-slot"),
+    pytest.param("fleet", lambda w: fleet_with(w, "well", fills_slot=False), "another fills it", id="resume-a-claim"),
     pytest.param(
         "fleet", lambda w: fleet_with(w, "hung", lifecycle=Lifecycle.REPAIRING), "nothing new may begin", id="repairing"
     ),

@@ -197,6 +197,13 @@ HOLDS: list[Any] = [
     pytest.param({"memory": {"human_holds": {"sick": "ada: mine"}}}, "human_hold", "ada: mine", id="a-persons-hold"),
     pytest.param({"sick": {"scheduler": FOREIGN}}, "foreign_drain", "bob", id="drained-by-another"),
     pytest.param({"memory": {"actions": (done(ended=False),)}}, "in_progress", "replace-old", id="under-way"),
+    pytest.param({"sick": {"fills_slot": False}}, "not_in_slot", "another machine fills it", id="claims-a-slot"),
+    pytest.param(
+        {"sick": {"fills_slot": False}, "memory": {"actions": (done(ended=False),)}},
+        "in_progress",
+        "replace-old",
+        id="waits-to-take-over",
+    ),
     pytest.param({"memory": {"actions": (done(), done())}}, "attempts", "tried 2 times", id="tried-too-often"),
     pytest.param({"memory": {"actions": (done("drain", ago_s=599),)}}, "cool_down", "599 s ago", id="too-soon"),
     pytest.param(
