@@ -134,7 +134,7 @@ def read_order(body: bytes) -> Order:
         return Order()
     try:
         order = msgspec.json.decode(body, type=Order)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise OrderError(
             "this is not an order", code=400, why=str(error), next_step='send {"who": "…", "because": "…"} or nothing'
         ) from None

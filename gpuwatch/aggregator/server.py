@@ -16,7 +16,7 @@ from pathlib import Path
 import uvicorn
 import uvloop
 
-from gpuwatch.aggregator.corked import CorkedHttp
+from gpuwatch.aggregator.bounded import BoundedHttp
 from gpuwatch.aggregator.ingest import Receive, Scope, Send
 from gpuwatch.errors import GpuwatchError
 
@@ -24,6 +24,7 @@ Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 KEEP_ALIVE_S = 90  # far above the reports' interval: a connection that closes just as a report is sent is a lost report
 LAG_PROBE_S = 0.5
+SWEEP_S = 10.0  # between two looks for connections that are too slow
 BACKLOG = 4096  # a whole cluster may reconnect at once
 
 
@@ -49,13 +50,13 @@ class Server:
         config = uvicorn.Config(
             self._app,
             interface="asgi3",
-            http=CorkedHttp,
+            http=BoundedHttp,
             loop="uvloop",
             ws="none",
             lifespan="off",
             access_log=False,
             log_config=None,
-            log_level="warning",
+            log_level="error",  # what strangers send is no news: one line each would fill the log
             server_header=False,
             date_header=False,
             proxy_headers=False,
@@ -114,8 +115,14 @@ class Server:
         beat.cancel()
 
     async def _beat(self) -> None:
+        swept_s = time.monotonic()
         while True:
             self._beat_monotonic_s = time.monotonic()
+            if self._beat_monotonic_s - swept_s > SWEEP_S:
+                swept_s = self._beat_monotonic_s
+                for connection in list(self._server.server_state.connections):
+                    if isinstance(connection, BoundedHttp):
+                        connection.give_up_if_slow()
             await asyncio.sleep(LAG_PROBE_S)
 
 

@@ -63,14 +63,14 @@ def application(
             Route("/readyz", _health(ready)),
             Route(f"{api}/overview", _get(lambda _: teller.overview())),
             Route(f"{api}/fleet", _get(lambda _: teller.fleet())),
-            Route(f"{api}/nodes/{{slot}}", _get(node)),
+            Route(f"{api}/nodes/{{slot:path}}", _get(node)),
             Route(f"{api}/incidents", _get(lambda _: {"incidents": teller.incidents()})),
             Route(f"{api}/holds", _get(lambda _: teller.holds())),
             Route(f"{api}/plan", _get(lambda _: teller.plan())),
             Route(f"{api}/money", _get(lambda _: teller.money())),
-            Route(f"{api}/approve/{{name}}", _post(orders, orders.approve), methods=["POST"]),
-            Route(f"{api}/hold/{{name}}", _post(orders, orders.hold), methods=["POST"]),
-            Route(f"{api}/clear/{{name}}", _post(orders, orders.clear), methods=["POST"]),
+            Route(f"{api}/approve/{{name:path}}", _post(orders, orders.approve), methods=["POST"]),
+            Route(f"{api}/hold/{{name:path}}", _post(orders, orders.hold), methods=["POST"]),
+            Route(f"{api}/clear/{{name:path}}", _post(orders, orders.clear), methods=["POST"]),
         ]
     )
 
