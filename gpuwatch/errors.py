@@ -67,6 +67,10 @@ class SchedulerError(GpuwatchError):
         self.retry = retry
 
 
+class HistoryError(GpuwatchError):
+    """A history from elsewhere (an accounting dump, an export) cannot be read at all."""
+
+
 class PriceError(GpuwatchError):
     """A price book or price look-up cannot be used."""
 

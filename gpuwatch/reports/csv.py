@@ -6,6 +6,7 @@ import csv
 import io
 from decimal import Decimal
 
+from gpuwatch.model.job_report import JobReport
 from gpuwatch.model.report import CostReport, ReportRow
 from gpuwatch.reports import ReportFormat
 
@@ -33,6 +34,22 @@ def render(report: CostReport) -> str:
     return out.getvalue()
 
 
+JOB_COLUMNS = ("tries", "gpu_seconds", "gpu_hours", "usd", "unpriced_gpu_seconds", "share_percent", "detail")
+
+
+def render_jobs(report: JobReport) -> str:
+    """Header, lines, total, and the idle capacity where the fleet's size is known. An amount without price is empty."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*report.by, *JOB_COLUMNS])
+    for row in (*report.rows, report.total, *((report.idle,) if report.idle is not None else ())):
+        keys = [*row.keys, *("" for _ in report.by[len(row.keys) :])]
+        amounts = [_plain(row.gpu_hours), _plain(row.usd)]
+        share = _plain(row.share_percent)
+        writer.writerow([*keys, row.tries, row.gpu_seconds, *amounts, row.unpriced_gpu_seconds, share, row.detail])
+    return out.getvalue()
+
+
 def _cells(row: ReportRow) -> list[str]:
     # What has no price has no amount: if all of a row's time is without one, its usd is empty, not 0.
     no_price = bool(row.unpriced_node_hours) and row.unpriced_node_hours == row.node_hours and not row.usd
@@ -52,4 +69,4 @@ def _plain(value: Decimal | None) -> str:
     return "" if value is None else f"{value:f}"
 
 
-REPORT = ReportFormat(render=render, suffix=".csv")
+REPORT = ReportFormat(render=render, render_jobs=render_jobs, suffix=".csv")

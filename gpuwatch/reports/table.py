@@ -6,6 +6,7 @@ import textwrap
 from datetime import date, timedelta
 from decimal import ROUND_FLOOR, ROUND_HALF_UP, Decimal
 
+from gpuwatch.model.job_report import GpuPrice, JobReport, JobRow
 from gpuwatch.model.report import CostReport, PriceUsed, ReportRow
 from gpuwatch.reports import ReportFormat
 
@@ -163,4 +164,64 @@ def _moment(unix_ns: int) -> str:
     return f"{day.isoformat()} {rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
 
 
-REPORT = ReportFormat(render=render, suffix=".txt", for_people=True)
+def render_jobs(report: JobReport) -> str:
+    """Title, lines, total, what failed at most cost, prices, findings."""
+    since, until = report.since_unix_ns, report.until_unix_ns
+    span = f", from {_moment(since)} to {_moment(until)} UTC" if since is not None and until is not None else ""
+    lines = [f"GPU time by {' and '.join(report.by)}{span} ({report.source})", ""]
+    if report.empty_because:
+        lines += _wrap(report.empty_because)
+    else:
+        lines += _job_table(report)
+        lines += ["", *_wrap(report.sum_line)]
+        for sentence in report.said:
+            lines += ["", *_wrap(sentence)]
+    if report.prices:
+        lines += ["", "Prices (one GPU an hour):"]
+        for price in report.prices:
+            lines += _wrap(_gpu_price(price), first="  ", rest="    ")
+    if report.findings:
+        lines += ["", "Look at:"]
+        for finding in report.findings:
+            lines += _wrap(finding, first="  - ", rest="    ")
+    return "\n".join(lines) + "\n"
+
+
+def _job_table(report: JobReport) -> list[str]:
+    with_unpriced = bool(report.total.unpriced_gpu_seconds) and report.total.usd is not None
+    heads = [*report.by, "tries", "GPU-hours", "USD", "share"] + ["no price, h"] * with_unpriced
+    body = [_job_cells(row, list(row.keys), with_unpriced) for row in report.rows]
+    total = _job_cells(report.total, ["total", *("" for _ in report.by[1:])], with_unpriced)
+    keys = len(report.by)
+    widths = [max(len(line[i]) for line in [heads, *body, total]) for i in range(len(heads))]
+    for i in range(keys):
+        widths[i] = min(widths[i], _KEY_WIDTH // keys)
+    rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
+    lines = [_line(heads, widths, keys), rule]
+    for cells, row in zip(body, report.rows, strict=True):
+        line = _line(cells, widths, keys)
+        detail = f"  {row.detail}" if row.detail else ""
+        lines.append(_cut(line + detail, WIDTH) if len(line) < WIDTH - 3 else line)
+    return [*lines, rule, _line(total, widths, keys)]
+
+
+def _job_cells(row: JobRow, keys: list[str], with_unpriced: bool) -> list[str]:
+    usd = "unknown $" if row.usd is None else f"{row.usd:,.2f}"
+    share = "" if row.share_percent is None else f"{row.share_percent:.1f} %"
+    cells = [*keys, f"{row.tries:,}", f"{row.gpu_hours:,.3f}", usd, share]
+    if with_unpriced:
+        cells.append(f"{row.unpriced_gpu_seconds / 3600:,.3f}" if row.unpriced_gpu_seconds else "")
+    return cells
+
+
+def _gpu_price(price: GpuPrice) -> str:
+    words = [
+        price.kind,
+        f"of {price.as_of}" if price.as_of else "",
+        "older than the price book" * price.older_than_book,
+    ]
+    kind = ", ".join(word for word in words if word)
+    return f"{price.what}: ${price.usd_per_gpu_hour}" + (f" ({kind})" if kind else "") + f"; source: {price.source}"
+
+
+REPORT = ReportFormat(render=render, render_jobs=render_jobs, suffix=".txt", for_people=True)

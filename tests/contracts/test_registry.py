@@ -10,11 +10,13 @@ import pytest
 
 import gpuwatch.clouds
 import gpuwatch.collectors
+import gpuwatch.importers
 import gpuwatch.rules
 import gpuwatch.schedulers
 from gpuwatch.clouds import CloudLeaf
 from gpuwatch.collectors import Collector
 from gpuwatch.errors import RegistryError
+from gpuwatch.importers import ImporterLeaf
 from gpuwatch.registry import leaves
 from gpuwatch.rules import FleetRule, Rule
 from gpuwatch.schedulers import SchedulerLeaf
@@ -24,6 +26,7 @@ ROOMS = [
     (gpuwatch.collectors, "COLLECTOR", (Collector,)),
     (gpuwatch.clouds, "CLOUD", (CloudLeaf,)),
     (gpuwatch.schedulers, "SCHEDULER", (SchedulerLeaf,)),
+    (gpuwatch.importers, "IMPORTER", (ImporterLeaf,)),
 ]
 
 
