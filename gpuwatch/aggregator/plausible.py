@@ -8,6 +8,7 @@ of bounded length, and its names can be printed on one line.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 import msgspec
 
@@ -68,18 +69,34 @@ def event_can_be(event: KernelEvent) -> bool:
 
 def beat_can_be(beat: Beat, now_unix_ns: int) -> bool:
     """Whether a run may be followed by it."""
-    names = (beat.run, beat.attempt, beat.phase, beat.team or "", beat.user or "")
-    if not beat.run or not all(len(name) <= MAX_NAME and name.isprintable() for name in names):
-        return False
-    numbers = (beat.rank, beat.world_size, beat.pid, beat.sequence, beat.step, beat.checkpoint_step, beat.tokens)
-    stamps = (beat.step_end_unix_ns, beat.phase_start_unix_ns, beat.checkpoint_unix_ns, beat.read_unix_ns)
-    if not _in_range(numbers) or not _in_range(stamps):
-        return False
-    return max(stamp or 0 for stamp in stamps) <= now_unix_ns + MAX_AHEAD_NS and 0 <= (beat.step_s or 0) < MAX_NUMBER
+    latest_ns = min(now_unix_ns + MAX_AHEAD_NS, MAX_NUMBER - 1)
+    return (  # written out: thousands of them come every second
+        0 <= beat.rank < MAX_NUMBER
+        and 0 <= beat.world_size < MAX_NUMBER
+        and 0 <= beat.pid < MAX_NUMBER
+        and 0 <= beat.sequence < MAX_NUMBER
+        and 0 <= (beat.step or 0) < MAX_NUMBER
+        and 0 <= (beat.checkpoint_step or 0) < MAX_NUMBER
+        and 0 <= (beat.tokens or 0) < MAX_NUMBER
+        and 0 <= (beat.step_s or 0) < MAX_NUMBER
+        and 0 <= (beat.step_end_unix_ns or 0) <= latest_ns
+        and 0 <= (beat.phase_start_unix_ns or 0) <= latest_ns
+        and 0 <= (beat.checkpoint_unix_ns or 0) <= latest_ns
+        and 0 <= beat.read_unix_ns <= latest_ns
+        and _can_be_named(beat.run, beat.attempt, beat.phase, beat.team, beat.user)
+    )
+
+
+@lru_cache(maxsize=4096)  # all ranks of a gang share them
+def _can_be_named(run: str, *others: str | None) -> bool:
+    return bool(run) and all(len(name) <= MAX_NAME and name.isprintable() for name in (run, *others) if name)
 
 
 def _in_range(numbers: Iterable[int | None]) -> bool:
-    return all(number is None or 0 <= number < MAX_NUMBER for number in numbers)
+    for number in numbers:
+        if number is not None and not 0 <= number < MAX_NUMBER:
+            return False
+    return True
 
 
 def _cut(envelope: Envelope) -> Envelope:

@@ -9,7 +9,7 @@ from gpuwatch.model.ledger import Member
 from gpuwatch.model.moment import Moment
 
 
-class Sighting(msgspec.Struct, frozen=True, kw_only=True):
+class Sighting(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One rank's record as the aggregator received it."""
 
     machine: str
@@ -33,7 +33,7 @@ class JobFact(msgspec.Struct, frozen=True, kw_only=True):
     user: str | None = None
 
 
-class RankView(msgspec.Struct, frozen=True, kw_only=True):
+class RankView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One rank's latest record, and when it last moved."""
 
     rank: int

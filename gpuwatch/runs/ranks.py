@@ -52,18 +52,19 @@ def _is_newer(beat: Beat, known: Beat) -> bool:
 
 
 def _heard(attempt: Attempt, sighting: Sighting) -> None:
-    received = sighting.received
-    attempt.heard_monotonic_ns = max(attempt.heard_monotonic_ns or 0, received.monotonic_ns)
-    if sighting.beat.read_unix_ns:
-        attempt.clocks_ns[sighting.machine] = sighting.beat.read_unix_ns - received.unix_ns
-    beat = sighting.beat
+    beat, received = sighting.beat, sighting.received
+    if attempt.heard_monotonic_ns is None or received.monotonic_ns > attempt.heard_monotonic_ns:
+        attempt.heard_monotonic_ns = received.monotonic_ns
+    if beat.read_unix_ns:
+        attempt.clocks_ns[sighting.machine] = beat.read_unix_ns - received.unix_ns
     attempt.world_size = beat.world_size
     attempt.team = attempt.team or beat.team
     attempt.user = attempt.user or beat.user
 
 
 def _moved(attempt: Attempt, sighting: Sighting) -> None:
-    attempt.moved_monotonic_ns = max(attempt.moved_monotonic_ns, sighting.received.monotonic_ns)
+    if sighting.received.monotonic_ns > attempt.moved_monotonic_ns:
+        attempt.moved_monotonic_ns = sighting.received.monotonic_ns
 
 
 def _first(sighting: Sighting, *, restarted: bool) -> Rank:
@@ -134,6 +135,8 @@ def _with_end(ends: tuple[tuple[int, int], ...], beat: Beat) -> tuple[tuple[int,
     if beat.step is None or beat.step_end_unix_ns is None:
         return ends
     end = (beat.step, beat.step_end_unix_ns)
+    if not ends or end[1] > ends[-1][1]:  # the newest so far, as nearly always
+        return (*ends[1 - KEPT_ENDS :], end)
     if end in ends:
         return ends
     return tuple(sorted((*ends, end), key=lambda pair: pair[1]))[-KEPT_ENDS:]
