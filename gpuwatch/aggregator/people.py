@@ -21,10 +21,14 @@ class People:
         self._holds = {row.slot: row for row in store.human_holds()}
 
     def approved(self) -> tuple[str, ...]:
-        """Actions that somebody approved and whose approval has not expired."""
+        """Actions that somebody approved and whose approval has not expired.
+
+        None from the future counts: after a step of the clock back it would live on for as long.
+        """
         now_ns = self._clock.unix_ns()
         with self._lock:
-            return tuple(row.action_id for row in self._approvals.values() if row.expires_unix_ns > now_ns)
+            rows = tuple(self._approvals.values())
+        return tuple(row.action_id for row in rows if row.approved_unix_ns <= now_ns < row.expires_unix_ns)
 
     def holds(self) -> dict[str, str]:
         """Slot -> who wants hands off it, and why."""

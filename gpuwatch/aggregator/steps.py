@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from gpuwatch.aggregator import saga as s
+from gpuwatch.aggregator.groups import group_refusal
 from gpuwatch.aggregator.reach import Cancelled, Done, Failed, Hands, Result, Waiting
+from gpuwatch.aggregator.stepping import moves, still_steps
 from gpuwatch.model.policy import Policy
 from gpuwatch.model.states import SICK, Health, Lifecycle
 from gpuwatch.schedulers import JobAction, SchedulerJob, SchedulerNode, SchedulerSnapshot
 
-STILL_S = 30.0  # no step of the gang for so long, where its usual step is not known: it does not move
-STILL_STEPS = 3.0
 _NEW = Lifecycle.PROVISIONING  # of a machine that nothing has been done with
 
 
@@ -54,7 +54,7 @@ def end_job(hands: Hands) -> Result:
         if not saga.urgent and hands.elapsed_s() < hands.policy.drain_deadline_s:
             left_s = hands.policy.drain_deadline_s - hands.elapsed_s()
             return Waiting(f"job {_names(jobs)} may go on for {left_s:.0f} s more")
-        if saga.urgent and hands.elapsed_s() < hands.policy.drain_deadline_s and _moves(hands):
+        if saga.urgent and hands.elapsed_s() < hands.policy.drain_deadline_s and moves(hands):
             return Waiting("its job still makes progress")
     wanted = hands.policy.job_action
     if wanted == "wait":
@@ -82,6 +82,9 @@ def empty(hands: Hands) -> Result:
     node = _node(action.slot, snapshot)
     jobs = _jobs_on(action.slot, snapshot)
     if not jobs and node is not None and not node.jobs:
+        alive = still_steps(hands)
+        if alive:
+            return Waiting(f"the scheduler says that it is empty, but {alive}")
         return Done({}, ((action.machine, Lifecycle.DRAINED),))
     waited = f"job {_names(jobs)} is still there" if jobs else "a job is still ending there"
     if saga.acted and hands.elapsed_s() > hands.policy.empty_deadline_s:
@@ -214,6 +217,9 @@ def before_harm(hands: Hands) -> Result | None:
         return None  # its place is taken or gone: the way back leads forward
     if hands.recovered():
         return Cancelled("the node is healthy again")
+    refusal = group_refusal(hands) if hands.saga.step == s.CREATE else ""
+    if refusal:
+        return Failed(refusal)  # not cancelled: a sick node is not given back
     snapshot = hands.snapshot()
     return Waiting(_unasked(hands)) if snapshot is None else _taken_over(hands, snapshot)
 
@@ -272,15 +278,6 @@ def _taken_over(hands: Hands, snapshot: SchedulerSnapshot) -> Cancelled | None:
         return None
     what = "resumed the node" if not node.drain_owner else f"drained it for their own reason ({node.reason})"
     return Cancelled(f"somebody {what} during our drain", hands_off=True)
-
-
-def _moves(hands: Hands) -> bool:
-    """Whether the gang on this node still finishes steps."""
-    run = hands.scene.run_of(hands.saga.action.machine)
-    if run is None:
-        return False
-    patience_s = STILL_S if run.usual_step_s is None else STILL_STEPS * run.usual_step_s
-    return hands.now.age_s(run.moved_monotonic_ns) <= patience_s
 
 
 def _may(job: SchedulerJob, wanted: JobAction) -> bool:
