@@ -1,0 +1,95 @@
+"""What we write on a scale set so that one action grows it once: one tag an action, in the very request that grows it.
+
+ARM changes tags and capacity together or not at all, and only if the set is still the one that was read (ETag). So a
+growth that happened is written down, and one that is not written down did not happen, whoever is killed in between and
+on whichever machine we start again. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import msgspec
+
+PREFIX = "gpuwatch-create-"
+MAX_VALUE = 256  # characters, ARM's limit for the value of a tag
+MAX_TAGS = 50  # ARM's limit for a resource
+KEPT = 24  # marks of ours that are kept; each replacement beyond it forgets the oldest settled one
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """One growth. `after`: the highest instance id before it. Settled once `instance` or `failed` is known."""
+
+    slot: str
+    after: int
+    at_unix_s: int
+    action_id: str = ""
+    instance: str = ""
+    machine: str = ""  # the VM's own unique id
+    failed: str = ""  # the error code with which the growth ended
+
+    @property
+    def open(self) -> bool:
+        """It is not known yet what became of it."""
+        return not self.instance and not self.failed
+
+
+def name_of(action_id: str) -> str:
+    """The tag of an action. An action's id may hold what a tag's name may not."""
+    return PREFIX + hashlib.sha256(action_id.encode()).hexdigest()[:20]
+
+
+def write(mark: Mark) -> str:
+    """The tag's value. The action's own id comes last: it is the part that may be cut off."""
+    words = {
+        "slot": mark.slot,
+        "after": str(mark.after),
+        "at": str(mark.at_unix_s),
+        "is": mark.instance,
+        "vm": mark.machine,
+        "failed": mark.failed.replace(" ", "_")[:60],
+        "by": mark.action_id,
+    }
+    text = " ".join(f"{key}={value}" for key, value in words.items() if value)
+    if len(text) > MAX_VALUE:
+        text = text.rpartition(" by=")[0]
+    return text
+
+
+def read(value: str) -> Mark | None:
+    """None for a value that is not ours or was changed by hand."""
+    head, _, by = value.partition(" by=")
+    words = dict(part.split("=", 1) for part in head.split(" ") if "=" in part)
+    try:
+        return Mark(
+            slot=words["slot"],
+            after=int(words["after"]),
+            at_unix_s=int(words["at"]),
+            action_id=by,
+            instance=words.get("is", ""),
+            machine=words.get("vm", ""),
+            failed=words.get("failed", ""),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def all_of(tags: Mapping[str, str]) -> dict[str, Mark]:
+    """Tag name -> mark, every mark of ours on the set."""
+    found = {name: read(value) for name, value in tags.items() if name.startswith(PREFIX)}
+    return {name: mark for name, mark in found.items() if mark is not None}
+
+
+def with_mark(tags: Mapping[str, str], name: str, mark: Mark) -> dict[str, str]:
+    """All tags of the set with this mark set, and the oldest settled ones beyond `KEPT` forgotten.
+
+    A tag list that is written replaces the whole list: the owner's tags are carried along untouched.
+    """
+    kept = dict(tags)
+    kept[name] = write(mark)
+    ours = all_of(kept)
+    settled = sorted((m.at_unix_s, other) for other, m in ours.items() if not m.open and other != name)
+    for _, other in settled[: max(0, len(ours) - KEPT)]:
+        del kept[other]
+    return kept
