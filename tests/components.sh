@@ -4,6 +4,7 @@ set -u
 want=""
 command -v gcc > /dev/null || want="$want gcc libc6-dev"
 command -v promtool > /dev/null || want="$want prometheus"
+command -v prometheus-alertmanager > /dev/null || want="$want prometheus-alertmanager"
 command -v chromium > /dev/null || want="$want chromium fonts-dejavu-core"
 [ -n "$want" ] || exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null && [ -z "${GPUWATCH_NO_INSTALL:-}" ]; then

@@ -53,7 +53,10 @@ class Page(PrometheusCollector):
         leaves: Mapping[str, Collector[Any]],
         counts: EventCounts,
         sender: Sender | None,
+        names: Mapping[str, str] | None = None,
     ) -> None:
+        """`names`: what the node is called, as labels of the one series that others are joined with."""
+        self._names = names
         self._sources = sources
         self._leaves = leaves
         self._counts = counts
@@ -73,6 +76,9 @@ class Page(PrometheusCollector):
     def _samples(self) -> Iterable[Sample]:
         text = "Version of the agent."
         yield Sample(name="gpuwatch_agent_build_info", help=text, value=1, labels={"version": __version__})
+        if self._names:
+            text = "1, with the node's names as labels; join on `instance`."
+            yield Sample(name="gpuwatch_node_info", help=text, value=1, labels=dict(self._names))
         for source in self._sources:
             latest = source.latest()
             yield from _of_source(source, latest)

@@ -5,7 +5,7 @@ A node is one series with its states as labels, joined to others by `slot`; what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -14,6 +14,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from gpuwatch import __version__
+from gpuwatch.aggregator.alert_push import Pusher
+from gpuwatch.aggregator.coverage import Coverage
 from gpuwatch.aggregator.executor import Executor
 from gpuwatch.aggregator.fleet import Fleet
 from gpuwatch.aggregator.guard import Guard
@@ -43,6 +45,9 @@ class Metrics(Collector):
         witnesses: tuple[Witness[Any], ...],
         money: Callable[[], Money],
         failures: Callable[[], int],
+        covered: Callable[[], Mapping[str, Coverage]] = dict,
+        ledger_error: Callable[[], str] = str,
+        pushers: Sequence[Pusher] = (),
     ) -> None:
         self._clock = clock
         self._stage = stage
@@ -54,6 +59,9 @@ class Metrics(Collector):
         self._witnesses = witnesses
         self._money = money
         self._failures = failures
+        self._covered = covered
+        self._ledger_error = ledger_error
+        self._pushers = pushers
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -64,9 +72,12 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """All families. For prometheus_client."""
         yield from self._nodes()
+        yield from self._coverage()
+        yield from self._runs()
         yield from self._reports()
         yield from self._actions()
         yield from self._ourselves()
+        yield from self._alerts()
         yield from self._dollars()
 
     def _nodes(self) -> Iterator[Metric]:
@@ -93,6 +104,39 @@ class Metrics(Collector):
         yield state
         yield age
         yield nodes
+
+    def _coverage(self) -> Iterator[Metric]:
+        families = (
+            ("nodes_expected", "Nodes that there should be.", "node_count"),
+            ("nodes_seen", "Of them, those that report, or whose silence has a known reason.", "seen_node_count"),
+            ("gpus_expected", "GPUs of the nodes that there should be, where their number is set.", "gpu_count"),
+            ("gpus_seen", "Of them, those of nodes that are seen.", "seen_gpu_count"),
+        )
+        pools = self._covered()
+        for name, text, field in families:
+            family = GaugeMetricFamily(f"gpuwatch_pool_{name}", text, labels=("pool",))
+            for pool, found in pools.items():
+                if found.gpu_count or not name.startswith("gpus"):  # not told how many: no number, and no zero
+                    family.add_metric((pool,), getattr(found, field))
+            yield family
+
+    def _runs(self) -> Iterator[Metric]:
+        scene = self._stage.scene
+        stalled = GaugeMetricFamily(
+            "gpuwatch_run_stalled",
+            "1 while a live run makes no progress and no sick node explains it.",
+            labels=("run",),
+        )
+        age = GaugeMetricFamily(
+            "gpuwatch_run_progress_age_seconds", "Seconds since a live run last made progress.", labels=("run",)
+        )
+        still = {verdict.run for verdict in scene.run_verdicts if not verdict.explained_by}
+        newest = {view.run: view for view in scene.runs}  # one series a run, whichever attempt is told last
+        now_ns = self._clock.monotonic_ns()
+        for run, view in newest.items():
+            stalled.add_metric((run,), 1 if run in still else 0)
+            age.add_metric((run,), (now_ns - view.moved_monotonic_ns) / 1e9)
+        yield from (stalled, age)
 
     def _reports(self) -> Iterator[Metric]:
         taken = CounterMetricFamily(
@@ -180,7 +224,26 @@ class Metrics(Collector):
             last = witness.last()
             if last is not None:
                 old.add_metric((witness.name,), (self._clock.monotonic_ns() - last.asked.monotonic_ns) / 1e9)
-        yield from (info, blind, ticks, took, age, failed, asked, old)
+        ledger = GaugeMetricFamily("gpuwatch_ledger_failing", "1 while the ledger cannot be written.")
+        ledger.add_metric((), 1 if self._ledger_error() else 0)
+        yield from (info, blind, ticks, took, age, failed, asked, old, ledger)
+
+    def _alerts(self) -> Iterator[Metric]:
+        """The rules of Prometheus stand in for the push while its last success is old or there is none."""
+        configured = GaugeMetricFamily("gpuwatch_push_configured", "Alertmanagers that incidents are pushed to.")
+        configured.add_metric((), len(self._pushers))
+        label = ("alertmanager",)
+        success = GaugeMetricFamily(
+            "gpuwatch_push_success_timestamp_seconds", "When an Alertmanager last took our alerts.", labels=label
+        )
+        failed = CounterMetricFamily("gpuwatch_push_failures", "Pushes that were not taken.", labels=label)
+        told = CounterMetricFamily("gpuwatch_push_alerts", "Alerts taken, repeated ones too.", labels=label)
+        for pusher in self._pushers:
+            if pusher.success_unix_ns is not None:
+                success.add_metric((pusher.name,), pusher.success_unix_ns / 1e9)
+            failed.add_metric((pusher.name,), pusher.failure_count)
+            told.add_metric((pusher.name,), pusher.told_count)
+        yield from (configured, success, failed, told)
 
     def _dollars(self) -> Iterator[Metric]:
         money = self._money()
@@ -195,4 +258,10 @@ class Metrics(Collector):
             burn.add_metric((row.category,), float(row.usd_per_hour_now))
         lost = GaugeMetricFamily("gpuwatch_incident_cost_dollars", "The price of all incidents so far.")
         lost.add_metric((), float(money.incidents_usd))
-        yield from (cost, burn, lost)
+        waste = GaugeMetricFamily(
+            "gpuwatch_waste_dollars_per_hour",
+            "What is being paid for now and lost: hung, dead, recovery, idle and such.",
+        )
+        if not money.empty_because and not money.error:
+            waste.add_metric((), float(money.waste_usd_per_hour_now))
+        yield from (cost, burn, lost, waste)

@@ -16,6 +16,8 @@ import gpuwatch.clouds
 import gpuwatch.rules
 import gpuwatch.schedulers
 from gpuwatch import config, registry
+from gpuwatch.aggregator import alert_settings
+from gpuwatch.aggregator.alert_settings import AlertmanagerSettings
 from gpuwatch.aggregator.slots import expand
 from gpuwatch.clouds import CloudLeaf
 from gpuwatch.config import Fault
@@ -72,6 +74,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     cloud: dict[str, Any] = {}
     scheduler: dict[str, Any] = {}
     rules: dict[str, Any] = {}
+    alertmanager: AlertmanagerSettings = AlertmanagerSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,7 @@ class Settings:
     scheduler: Hand | None
     rules: Mapping[str, tuple[Rule[Any], Any]]
     fleet_rules: Mapping[str, tuple[FleetRule[Any], Any]]
+    alertmanager: AlertmanagerSettings
 
     def policies(self) -> dict[str, Policy]:
         """Pool name -> its policy."""
@@ -131,6 +135,7 @@ def load(path: Path) -> Settings:
     server = _resolve(file.server, path.parent)
     if (server.tls_cert_file is None) != (server.tls_key_file is None):
         faults.append(Fault(str(path), "server.tls_key_file", "a key and its certificate", "only one of them"))
+    faults += alert_settings.faults_of(file.alertmanager, str(path))
     config.refuse(faults)
     return Settings(
         server=server,
@@ -142,6 +147,7 @@ def load(path: Path) -> Settings:
         scheduler=scheduler,
         rules=rules,
         fleet_rules=fleet_rules,
+        alertmanager=alert_settings.resolved(file.alertmanager, path.parent),
     )
 
 

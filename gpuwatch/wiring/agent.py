@@ -66,7 +66,8 @@ class _Agent:
         )
         for name, its_settings in settings.collectors.items():
             self._sources.append(self._source(name, doors[name], its_settings))
-        self._exporter = _exporter(agent, Page(self._sources, doors, self._counts, self._sender))
+        names = {"slot": self._identity.slot, "machine": self._identity.machine}
+        self._exporter = _exporter(agent, Page(self._sources, doors, self._counts, self._sender, names))
 
     def run(self) -> int:
         """From first report to goodbye."""

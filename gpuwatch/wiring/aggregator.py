@@ -18,10 +18,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpuwatch.aggregator import settings as settings_file
+from gpuwatch.aggregator.alert_desk import AlertDesk
+from gpuwatch.aggregator.alert_push import Pusher
+from gpuwatch.aggregator.alert_runs import AlertRuns
 from gpuwatch.aggregator.beginning import open_store, price_book, read_secret, restored_fleet
 from gpuwatch.aggregator.brain import Brain
 from gpuwatch.aggregator.clockwork import Clockwork
 from gpuwatch.aggregator.committer import Committer
+from gpuwatch.aggregator.coverage import coverage
 from gpuwatch.aggregator.executor import Executor
 from gpuwatch.aggregator.explain import explain
 from gpuwatch.aggregator.guard import Guard
@@ -176,6 +180,7 @@ class Aggregator:
             money=self._money.latest,
             witnesses=self._witnesses,
         )
+        self._pushers = self._make_pushers(book, teller)
         orders = Orders(
             token=operator, settings=settings, store=store, people=people, fleet=fleet, stage=stage, clock=clock
         )
@@ -190,6 +195,16 @@ class Aggregator:
             witnesses=self._witnesses,
             money=self._money.latest,
             failures=lambda: self._brain.failure_count,
+            covered=lambda: coverage(
+                settings,
+                fleet,
+                stage.scene,
+                book.open,
+                {saga.action.slot for saga in self._executor.open()},
+                clock.monotonic_ns(),
+            ),
+            ledger_error=lambda: journal.error,
+            pushers=self._pushers,
         )
         web = application(
             teller=teller,
@@ -221,10 +236,14 @@ class Aggregator:
         self._executor.start()
         self._money.start()
         self._memory.start()
+        for pusher in self._pushers:
+            pusher.start()
         threading.Thread(target=self._clockwork.start, name="clockwork", daemon=True).start()
 
     def stop(self) -> None:
         """No new step, no new report; then keep what must survive."""
+        for pusher in self._pushers:
+            pusher.stop()
         self._executor.stop()
         self._server.stop()
         self._brain.stop()
@@ -263,6 +282,22 @@ class Aggregator:
             self._cloud = cloud = hand.leaf.open(hand.settings)
             self._cloud_witness = Witness("cloud", cloud.snapshot, hand.interval_s, clock)
         self._witnesses = tuple(w for w in (self._scheduler_witness, self._cloud_witness) if w is not None)
+
+    def _make_pushers(self, book: IncidentBook, teller: Teller) -> tuple[Pusher, ...]:
+        settings = self.settings.alertmanager
+        if not settings.urls:
+            return ()
+        scheme = "http" if self.settings.server.tls_cert_file is None else "https"
+        desk = AlertDesk(
+            settings=settings,
+            cluster=self.settings.cluster.name,
+            page_url=settings.page_url or f"{scheme}://{self.settings.server.listen}",
+            runs=AlertRuns(self._store),
+            open_faults=lambda: book.open,
+            incidents=teller.incidents,
+            clock=self._clock,
+        )
+        return tuple(Pusher(url, settings, desk.alerts, self._clock) for url in settings.urls)
 
     def _make_clockwork(self) -> Clockwork:
         hand = self.settings.cloud

@@ -1,0 +1,294 @@
+"""The push against a local server that answers as Alertmanager does; time by hand."""
+
+from __future__ import annotations
+
+import base64
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpuwatch.aggregator.alert_desk import AlertDesk
+from gpuwatch.aggregator.alert_push import BATCH, BEAT_S, Pusher
+from gpuwatch.aggregator.alert_runs import AlertRuns
+from gpuwatch.aggregator.alert_settings import AlertmanagerSettings
+from gpuwatch.aggregator.alerts import Alert
+from gpuwatch.aggregator.coverage import coverage
+from gpuwatch.aggregator.money import Money
+from gpuwatch.aggregator.overview import Teller
+from tests.fakes_centre import Centre
+from tests.fakes_hands import FakeClock
+
+
+class Receiver:
+    """What was posted, and the status to answer with."""
+
+    def __init__(self) -> None:
+        self.posts: list[list[dict[str, Any]]] = []
+        self.proofs: list[str] = []
+        self.status = 200
+        receiver = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                sent = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.proofs.append(self.headers.get("Authorization", ""))
+                if receiver.status == 200 and self.path == "/prefix/api/v2/alerts":
+                    receiver.posts.append(json.loads(sent))
+                self.send_response(receiver.status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._http.server_address[1]}/prefix/"
+        threading.Thread(target=self._http.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+    def take(self) -> list[dict[str, Any]]:
+        """Everything posted since the last call."""
+        taken = [alert for post in self.posts for alert in post]
+        self.posts.clear()
+        return taken
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    yield made
+    made.close()
+
+
+class Bench:
+    """One pusher, its clock, and the alerts that there should be."""
+
+    def __init__(self, receiver: Receiver, settings: AlertmanagerSettings | None = None) -> None:
+        self.clock = FakeClock()
+        self.receiver = receiver
+        self.settings = settings or AlertmanagerSettings()
+        self.alerts: dict[str, Alert] = {}
+        self.boot()
+
+    def boot(self) -> None:
+        self.pusher = Pusher(self.receiver.url, self.settings, lambda: tuple(self.alerts.values()), self.clock)
+
+    def open(self, fault: str, now: str = "draining") -> None:
+        annotations = {"summary": fault, "now": now, "story": "", "price": "$1"}
+        at_ns = self.clock.unix_ns()
+        self.alerts[fault] = Alert(
+            fault=fault,
+            labels={"alertname": "A", "fault": fault},
+            annotations=annotations,
+            started_unix_ns=at_ns,
+            ended_unix_ns=None,
+            link="http://gw/",
+        )
+
+    def end(self, fault: str) -> None:
+        self.alerts[fault] = msgspec.structs.replace(self.alerts[fault], ended_unix_ns=self.clock.unix_ns())
+
+    def turn(self, pass_s: float = 1.0) -> list[str]:
+        """Time goes on, one look; the faults that were told."""
+        self.clock.pass_s(pass_s)
+        self.pusher.turn()
+        return sorted(alert["labels"]["fault"] for alert in self.receiver.take())
+
+
+def test_it_is_told_at_once_then_again_before_it_expires_then_its_end(receiver: Receiver) -> None:
+    bench = Bench(receiver)
+    assert bench.turn() == []
+    bench.open("f1")
+    assert bench.turn() == ["f1"]
+    assert [bench.turn(10) for _ in range(12)].count(["f1"]) == 2  # once a minute
+    bench.open("f1", now="asking the cloud")
+    assert bench.turn() == ["f1"]  # the story goes on
+    bench.end("f1")
+    assert bench.turn() == ["f1"]
+    assert [bench.turn(60) for _ in range(20)].count(["f1"]) == 14  # as Prometheus does, for 15 minutes
+    assert bench.turn(3600) == []
+
+
+def test_away_for_an_hour_and_back_everything_open_and_every_end_is_told(receiver: Receiver) -> None:
+    bench = Bench(receiver)
+    bench.open("stays")
+    bench.open("ends")
+    assert bench.turn() == ["ends", "stays"]
+    working_ns = bench.pusher.success_unix_ns
+    receiver.status = 503
+    bench.open("new")
+    waits = []
+    for _ in range(120):
+        bench.clock.pass_s(30)
+        waits.append(bench.pusher.turn())
+    bench.end("ends")
+    assert waits[:6] == [1.0, 2.0, 5.0, 10.0, 30.0, 30.0]
+    assert bench.pusher.success_unix_ns == working_ns
+    assert bench.pusher.failure_count == 120
+    receiver.status = 200
+    assert bench.turn() == ["ends", "new", "stays"]
+    assert bench.pusher.success_unix_ns == bench.clock.unix_ns()
+
+
+def test_the_next_process_tells_the_same_alerts_and_what_ended_meanwhile(receiver: Receiver) -> None:
+    bench = Bench(receiver)
+    bench.open("stays")
+    bench.open("ends")
+    bench.turn()
+    bench.pusher.stop()
+    bench.end("ends")
+    bench.clock.pass_s(7200)
+    bench.boot()
+    assert bench.turn() == ["ends", "stays"]
+    assert bench.turn(BEAT_S) == []
+
+
+def test_while_all_is_well_an_empty_list_proves_that_it_listens(receiver: Receiver) -> None:
+    bench = Bench(receiver)
+    for _ in range(61):
+        bench.clock.pass_s(1.0)
+        bench.pusher.turn()
+    assert receiver.posts == [[], [], []]
+    assert bench.pusher.success_unix_ns is not None
+
+
+def test_many_go_in_several_posts(receiver: Receiver) -> None:
+    bench = Bench(receiver)
+    for number in range(BATCH + 1):
+        bench.open(f"f{number}")
+    bench.clock.pass_s(1.0)
+    bench.pusher.turn()
+    assert [len(post) for post in receiver.posts] == [BATCH, 1]
+
+
+def test_a_story_with_a_bug_is_a_failure_and_the_thread_goes_on(receiver: Receiver) -> None:
+    bench = Bench(receiver)
+
+    def broken() -> tuple[Alert, ...]:
+        raise ZeroDivisionError
+
+    pusher = Pusher(receiver.url, bench.settings, broken, bench.clock)
+    assert pusher.turn() == 1.0
+    assert (pusher.failure_count, pusher.success_unix_ns) == (1, None)
+
+
+@pytest.mark.parametrize("kind", ["token", "basic"])
+def test_secrets_come_from_files_and_may_change(receiver: Receiver, tmp_path: Path, kind: str) -> None:
+    secret = tmp_path / "secret"
+    if kind == "token":
+        settings = AlertmanagerSettings(token_file=secret)
+    else:
+        settings = AlertmanagerSettings(username="gpuwatch", password_file=secret)
+    bench = Bench(receiver, settings)
+    bench.pusher.turn()
+    assert bench.pusher.failure_count == 1  # no such file: said, and tried again
+    for word in ("one", "two"):
+        secret.write_text(word + "\n")
+        bench.turn(BEAT_S)
+    basic = ["Basic " + base64.b64encode(f"gpuwatch:{word}".encode()).decode() for word in ("one", "two")]
+    assert receiver.proofs == (["Bearer one", "Bearer two"] if kind == "token" else basic)
+
+
+@pytest.fixture
+def centre(tmp_path: Path) -> Iterator[Centre]:
+    made = Centre(tmp_path, mode="replace")
+    made.settle()
+    yield made
+    assert made.store is not None
+    made.store.close()
+
+
+def desk_of(centre: Centre, looks: list[int]) -> AlertDesk:
+    assert centre.store is not None
+
+    def money() -> Money:
+        looks.append(1)
+        return Money(as_of_unix_ns=1)
+
+    teller = Teller(
+        settings=centre.settings,
+        clock=centre.clock,
+        stage=centre.stage,
+        fleet=centre.fleet,
+        book=centre.book,
+        executor=centre.executor,
+        people=centre.people,
+        guard=centre.guard,
+        money=money,
+        witnesses=(),
+    )
+    return AlertDesk(
+        settings=AlertmanagerSettings(),
+        cluster="alpha",
+        page_url="http://gw",
+        runs=AlertRuns(centre.store),
+        open_faults=lambda: centre.book.open,
+        incidents=teller.incidents,
+        clock=centre.clock,
+    )
+
+
+def seen_of(centre: Centre) -> list[int]:
+    busy = {saga.action.slot for saga in centre.executor.open()}
+    now_ns = centre.clock.monotonic_ns()
+    found = coverage(centre.settings, centre.fleet, centre.stage.scene, centre.book.open, busy, now_ns)["p"]
+    return [found.node_count, found.seen_node_count, found.gpu_count, found.seen_gpu_count]
+
+
+def test_a_real_incident_from_its_opening_over_a_restart_to_its_end(centre: Centre) -> None:
+    looks: list[int] = []
+    desk = desk_of(centre, looks)
+    assert desk.alerts() == ()
+    centre.agents["m-gpu04"].speaks = False
+    centre.cloud.set_state("m-gpu04", "failed")
+    centre.scheduler.down.add("gpu04")
+    while not centre.opened():
+        centre.second()
+    centre.seconds(2)
+    (first,) = desk.alerts()
+    assert (first.labels["alertname"], first.ended_unix_ns) == ("GpuwatchNodeDead", None)
+    centre.boot()
+    desk = desk_of(centre, looks)
+    centre.seconds(2)
+    (again,) = desk.alerts()
+    assert (again.labels, again.started_unix_ns) == (first.labels, first.started_unix_ns)
+    centre.scheduler.down.discard("gpu04")
+    for _ in range(400):
+        centre.second()
+        if not centre.book.open:
+            break
+    (over,) = desk.alerts()
+    assert over.labels == first.labels
+    assert over.ended_unix_ns is not None
+    assert over.annotations["now"].startswith("over: ")
+    looks.clear()
+    for _ in range(100):
+        centre.second()
+        desk.alerts()
+    assert looks == []  # nobody works out a price that nobody will read
+    centre.clock.pass_s(90_000)
+
+
+def test_what_is_ill_is_not_unseen_and_what_is_unheard_is(tmp_path: Path) -> None:
+    centre = Centre(tmp_path, mode="observe")
+    centre.settle()
+    assert seen_of(centre) == [8, 8, 64, 64]
+    centre.agents["m-gpu03"].speaks = False  # silent, and nobody else says a word: we are blind for it
+    centre.seconds(40)
+    assert seen_of(centre) == [8, 7, 64, 56]
+    centre.cloud.set_state("m-gpu03", "failed")
+    centre.scheduler.down.add("gpu03")
+    centre.seconds(40)
+    assert centre.book.open
+    assert seen_of(centre) == [8, 8, 64, 64]  # it has an incident of its own now
+    assert centre.store is not None
+    centre.store.close()
