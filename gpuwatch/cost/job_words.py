@@ -53,10 +53,13 @@ def findings_of(history: JobHistory, unpriced: bool, rates_known: bool) -> list[
         )
     others = sorted({one.state for one in history.sums if one.group == "other"})
     if others:
-        found.append(f"States that are not known here stand under their own names, in no group: {', '.join(others)}.")
+        found.append(
+            f"States that are not known here stand under their own names, in no group: {', '.join(others[:10])}"
+            + (f" and {len(others) - 10:,} more." if len(others) > 10 else ".")
+        )
     if unpriced and not rates_known:
         found.append("Dollars are unknown: give --usd-per-gpu-hour 3.40, or --sku ND96asr_v4 with --region eastus.")
-    if history.rows and not history.several_tries:
+    if history.rows and not history.further_tries:
         found.append(
             "No job has more than one record. If the dump was made without --duplicates, the GPU time of tries before "
             "a requeue is missing."

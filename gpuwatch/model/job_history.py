@@ -57,7 +57,7 @@ class JobHistory(msgspec.Struct, frozen=True, kw_only=True):
     outside: int = 0  # tries outside the period
     gpuless_tries: int = 0  # they ran and held no GPU
     running_tries: int = 0
-    several_tries: int = 0  # jobs with more than one record
+    further_tries: int = 0  # records of a job after its first: requeued, resized
     broken: tuple[Rejected, ...] = ()  # the first ten
     broken_count: int = 0
     unknown_gpus: tuple[Rejected, ...] = ()  # ran, but how many GPUs is not known: the first ten

@@ -208,6 +208,8 @@ def _job_table(report: JobReport) -> list[str]:
 def _job_cells(row: JobRow, keys: list[str], with_unpriced: bool) -> list[str]:
     usd = "unknown $" if row.usd is None else f"{row.usd:,.2f}"
     share = "" if row.share_percent is None else f"{row.share_percent:.1f} %"
+    # Names come from a foreign file: what steers a terminal is not printed.
+    keys = ["".join(mark if mark.isprintable() else "?" for mark in key) for key in keys]
     cells = [*keys, f"{row.tries:,}", f"{row.gpu_hours:,.3f}", usd, share]
     if with_unpriced:
         cells.append(f"{row.unpriced_gpu_seconds / 3600:,.3f}" if row.unpriced_gpu_seconds else "")

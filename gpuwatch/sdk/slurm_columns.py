@@ -81,7 +81,7 @@ def columns_of(header: str, delimiter: str, keys: Sequence[str]) -> Columns:
     if lacking:
         raise HistoryError(
             f"the dump has no column {', no '.join(lacking)}",
-            why=f"its header names {', '.join(name for name in header.split(delimiter) if name.strip())}",
+            why=f"its header names {', '.join(name for name in header.split(delimiter) if name.strip())[:400]!r}",
             next_step=f"make it with\n  {COMMAND}",
         )
     free = [index for index, name in enumerate(found) if name in _FREE_TEXT]

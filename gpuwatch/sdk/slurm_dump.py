@@ -7,6 +7,7 @@ every other goes through `Record` and `Fold.add`. Both ways give the same sums: 
 from __future__ import annotations
 
 import csv
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from datetime import tzinfo
@@ -21,6 +22,7 @@ from gpuwatch.sdk.slurm_tres import gpus_of_gres, gpus_of_tres
 
 _LOOK_AT_LINES = 20  # for a header: warnings and a prompt may stand before it
 _CACHED = 50_000  # different values of one column; then anew, so that memory stays flat
+_JOB = re.compile(r"\d+[\d_+\[\],:%.\-]*", re.ASCII)
 _PIECE = 1 << 20  # characters read at once
 _LINE_MAX = 16 << 20
 
@@ -207,7 +209,7 @@ class Reader:
         columns = self._columns
         text = [*(cell.strip() for cell in cells), ""]  # -1 reads the empty last: a column that is not there
         job = text[columns.job]
-        if not job or not job[0].isdecimal():
+        if _JOB.fullmatch(job) is None:
             raise ValueError(f"the job id reads {job[:40]!r}")
         elapsed = seconds(text[columns.elapsed_raw]) if text[columns.elapsed_raw] else seconds(text[columns.elapsed])
         return Record(

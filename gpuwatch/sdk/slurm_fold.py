@@ -74,7 +74,7 @@ class Fold:
         self.broken_count = 0
         self._unknown: list[Rejected] = []
         self._unknown_count = self._unknown_s = 0
-        self._more: dict[int | str, set[int]] = {}
+        self._more: set[int] = set()  # tries of a job after its first
         self._named: dict[str, int] = {}  # ids that are no numbers
         self._open: dict[tuple[str, int], _Open] = {}
         self._pieces: dict[str, list[tuple[int, Record, int, int]]] = {}
@@ -153,7 +153,7 @@ class Fold:
             outside=outside,
             gpuless_tries=self.gpuless,
             running_tries=len(self._open),
-            several_tries=len(self._more),
+            further_tries=len(self._more),
             broken=tuple(self.broken),
             broken_count=self.broken_count,
             unknown_gpus=tuple(self._unknown),
@@ -195,10 +195,10 @@ class Fold:
                 return True
         if first == mark:
             return False
-        marks = self._more.setdefault(raw, set())
-        if mark in marks:
+        later = hash((raw, mark))  # one number: a set of its own for each such job takes ten times the memory
+        if later in self._more:
             return False
-        marks.add(mark)
+        self._more.add(later)
         return True
 
     def _ended(self, line: int, record: Record, begin: int, end: int, tries: int) -> None:

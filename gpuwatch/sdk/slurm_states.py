@@ -7,6 +7,7 @@ Source of the table: Slurm's own source, tags slurm-20-11-0-1 to slurm-24-11-7-1
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
@@ -14,6 +15,7 @@ from typing import NamedTuple, cast
 
 from gpuwatch.model.job_history import JobGroup
 
+_NAME = re.compile(r"[A-Z][A-Z0-9_]+", re.ASCII)  # what Slurm could call a state
 _ENDED = ("completed", "cancelled", "failed", "preempted")
 
 
@@ -39,7 +41,7 @@ def states() -> dict[str, JobState]:
 
 
 def state_of_text(text: str) -> JobState:
-    """`CANCELLED by 1000` and a cut `OUT_OF_ME+` too. Raises `ValueError` where there is no state."""
+    """`CANCELLED by 1000` and a cut `OUT_OF_ME+` too. Raises `ValueError` where there is none."""
     words = text.split()
     if not words:
         raise ValueError("the state is empty")
@@ -52,7 +54,9 @@ def state_of_text(text: str) -> JobState:
         like = {state for state in known.values() if state.name.startswith(name)}
         if len(like) == 1:
             return like.pop()
-    return JobState(name or word, "other")
+    if _NAME.fullmatch(name) is None:
+        raise ValueError(f"the state reads {text[:40]!r}")
+    return JobState(name, "other")
 
 
 def state_of_list(names: Sequence[str]) -> JobState:

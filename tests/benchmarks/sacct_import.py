@@ -20,7 +20,7 @@ from tests.benchmarks.row import Row
 ROWS = 3_000_000
 BEGIN_UNIX_S = 1_764_547_200  # 2025-12-01
 BUDGET_ROWS_PER_S = 200_000
-FLAT_MB = 25.0  # what memory may grow from a tenth of the rows to all: four bytes a job, and sums
+FLAT_MB = 20.0  # what memory may grow from a tenth of the rows to all: four bytes a job, and sums
 HEADER = "JobID|JobIDRaw|User|Account|Partition|State|Submit|Start|End|ElapsedRaw|Suspended|AllocTRES"
 _STATES = (
     "COMPLETED",

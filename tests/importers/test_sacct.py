@@ -100,7 +100,7 @@ def test_a_real_slurm(file: str, zone: str) -> None:
         "PENDING": 0,
     }
     assert tries(history)["COMPLETED"] == 7  # an array of four, one of two parts, two more
-    assert (history.broken_count, history.unknown_gpus_count, history.several_tries, history.gpuless_tries) == (
+    assert (history.broken_count, history.unknown_gpus_count, history.further_tries, history.gpuless_tries) == (
         0,
         0,
         1,
@@ -178,6 +178,8 @@ def test_one_row(line: str, state: str, held_gpu_s: int) -> None:
         (row() + "|more", "13 fields, the header 12"),
         ("1001|1001|ada", "3 fields, the header 12"),
         (row(state=""), "the state is empty"),
+        (row(state="CO&PLETED"), "the state reads 'CO&PLETED'"),
+        (row(job="7\x1b[2J"), "the job id reads"),
         (row(start="yesterday"), "Start reads 'yesterday'"),
         (row(end="2026-13-01T00:00:00"), "End reads"),
         (row(end="2026-10-01T00:00:00"), "it ends before it starts"),
@@ -238,7 +240,7 @@ def test_tries_of_a_requeued_job_count_each_and_a_repeated_row_once() -> None:
     second = row(submit="2026-11-01T01:00:00", start="2026-11-01T02:00:00", end="2026-11-01T04:00:00", elapsed="7200")
     history = read(dump(first, second, first, HEADER, second))
     assert gpu_seconds(history) == {"NODE_FAIL": 8 * 3600, "COMPLETED": 8 * 7200}
-    assert (history.repeated, history.several_tries) == (2, 1)
+    assert (history.repeated, history.further_tries) == (2, 1)
 
 
 def test_a_resized_job_is_its_pieces_in_the_state_of_its_last() -> None:

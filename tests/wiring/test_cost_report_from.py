@@ -212,6 +212,14 @@ def test_words_that_do_not_fit(dump: str, words: tuple[str, ...], kind: type[Gpu
     assert caught.value.next_step
 
 
+def test_a_dump_cannot_steer_the_terminal(dump: str) -> None:
+    page = run(
+        "--from-sacct", "-", "--by", "user", stdin=EXAMPLE.replace("ada", "\x1b[2Jada\x07").replace("3|cut", "\x1b[31m")
+    )
+    assert "?[2Jada?" in page
+    assert "\x1b" not in page
+
+
 def test_a_price_is_never_rounded_away(dump: str) -> None:
     made = as_json("--from-sacct", dump, "--usd-per-gpu-hour", "0.0001")
     assert Decimal(made["total"]["usd"]) == Decimal("0.01")
