@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 from gpuwatch.aggregator.executor import Executor
@@ -23,11 +24,12 @@ def explain(
     book: IncidentBook,
     executor: Executor,
     people: People,
+    places: Container[str] = (),
 ) -> dict[str, Any] | None:
-    """Everything known of this slot; None if nobody has heard of it."""
+    """Everything known of this slot; None if nobody has heard of it and the settings (`places`) do not name it."""
     scene = stage.scene
     records = [record for record in fleet.machines() if record.slot == slot]
-    if not records:
+    if not records and slot not in places:
         return None
     now_ns = clock.monotonic_ns()
     current = fleet.current(slot)
@@ -72,7 +74,8 @@ def explain(
 
 def _sentence(slot: str, scene: Any, current: Any, holds: list[Any], human: str, executor: Executor) -> str:
     if current is None:
-        return f"{slot} is filled by no machine now."
+        words = f"{slot} is filled by no machine now: none has reported from it, and no witness names one."
+        return words + (f" A person holds it: {human}." if human else "")
     verdict = scene.verdicts.get(current.machine)
     words = f"{slot} ({current.machine}) is {str(current.lifecycle).replace('_', ' ')}"
     if verdict is not None:

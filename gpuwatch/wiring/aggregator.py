@@ -209,7 +209,14 @@ class Aggregator:
         web = application(
             teller=teller,
             explain=partial(
-                explain, clock=clock, stage=stage, fleet=fleet, book=book, executor=self._executor, people=people
+                explain,
+                clock=clock,
+                stage=stage,
+                fleet=fleet,
+                book=book,
+                executor=self._executor,
+                people=people,
+                places=settings.places,
             ),
             orders=orders,
             metrics=metrics,

@@ -1,0 +1,108 @@
+"""`gpuwatch explain | approve | hold | clear`: a person's questions and orders, put to a running aggregator."""
+
+from __future__ import annotations
+
+import getpass
+import http.client
+import json
+import os
+import ssl
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TextIO
+from urllib.parse import quote, urlsplit
+
+from gpuwatch.errors import GpuwatchError, UsageError
+
+TIMEOUT_S = 10.0
+
+
+def explain(
+    slot: str, *, url: str, as_json: bool = False, ca_file: Path | None = None, out: TextIO | None = None
+) -> int:
+    """Print what was seen of this slot, by whom, what was concluded and done, and what is held."""
+    out = out or sys.stdout
+    found = _ask("GET", url, f"api/v1/nodes/{quote(slot, safe='')}", ca_file=ca_file)
+    if as_json:
+        print(json.dumps(found, indent=2), file=out)
+        return 0
+    print(found.get("sentence", ""), file=out)
+    for machine in found.get("machines", []):
+        print(f"\nseen of {machine['machine']}:", file=out)
+        for word in machine.get("seen", []):
+            print(f"  {word['witness']:<18} {word['says']}", file=out)
+    for incident in found.get("incidents", []):
+        print(f"\n{incident['kind']}: {incident['because']}", file=out)
+        for entry in incident.get("timeline", []):
+            at = datetime.fromtimestamp(entry["at_unix_ns"] / 1e9, UTC)
+            print(f"  {at:%Y-%m-%d %H:%M:%S}  {entry['text']}", file=out)
+    return 0
+
+
+def order(
+    what: str,
+    name: str,
+    *,
+    url: str,
+    token_file: Path,
+    because: str = "",
+    who: str = "",
+    ca_file: Path | None = None,
+    out: TextIO | None = None,
+) -> int:
+    """Give one order: `approve` an action, `hold` a slot, `clear` it. The ledger keeps who gave it and why."""
+    try:
+        token = token_file.read_text().strip()
+    except OSError as error:
+        raise UsageError(
+            f"the operator's token cannot be read: {error.strerror or error}",
+            why=f"{token_file} must hold what the aggregator's server.operator_token_file holds",
+            next_step="name the file with --token-file",
+        ) from error
+    body = json.dumps({"who": who or os.environ.get("SUDO_USER") or getpass.getuser(), "because": because})
+    answer = _ask("POST", url, f"api/v1/{what}/{quote(name, safe='')}", body=body, token=token, ca_file=ca_file)
+    words = {
+        "approve": f"approved: {answer.get('action_id', name)}",
+        "hold": f"{name} is held: nothing is done to it until `gpuwatch clear {name}`",
+        "clear": f"{name} is cleared" + (", its hold is lifted" if answer.get("hold_lifted") else "; it was not held"),
+    }
+    print(words[what], file=out or sys.stdout)
+    return 0
+
+
+def _ask(
+    method: str, url: str, path: str, *, body: str | None = None, token: str = "", ca_file: Path | None = None
+) -> dict[str, Any]:
+    parts = urlsplit(url if "//" in url else f"http://{url}")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"{url!r} is no address", next_step="give one such as http://127.0.0.1:9190 with --url")
+    connection: http.client.HTTPConnection
+    if parts.scheme == "https":
+        trust = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+        connection = http.client.HTTPSConnection(parts.hostname, parts.port, timeout=TIMEOUT_S, context=trust)
+    else:
+        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT_S)
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        connection.request(method, f"{parts.path.rstrip('/')}/{path}", body, headers)
+        answer = connection.getresponse()
+        found = json.loads(answer.read() or b"{}")
+    except (OSError, http.client.HTTPException) as error:
+        raise GpuwatchError(
+            f"no aggregator answers at {url}: {error}", next_step="start it, or name its address with --url"
+        ) from error
+    except ValueError as error:
+        raise GpuwatchError(
+            f"what answers at {url} is no gpuwatch aggregator", why=str(error), next_step="name its address with --url"
+        ) from error
+    finally:
+        connection.close()
+    if answer.status != 200 or not isinstance(found, dict):
+        told = found if isinstance(found, dict) else {}
+        raise GpuwatchError(
+            str(told.get("error") or f"the aggregator answered {answer.status}"),
+            why=str(told.get("why", "")),
+            next_step=str(told.get("next_step", "")),
+        )
+    return found

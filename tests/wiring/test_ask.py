@@ -1,0 +1,96 @@
+"""A person asks a running aggregator, and gives it orders."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.aggregator import settings as settings_file
+from gpuwatch.errors import GpuwatchError, UsageError
+from gpuwatch.wiring import ask
+from gpuwatch.wiring.aggregator import Aggregator
+
+TOML = """
+[server]
+listen = "127.0.0.1:0"
+secret_file = "secret"
+operator_token_file = "operator"
+state_dir = "state"
+hold_file = "HOLD"
+tick_s = 0.2
+
+[pools.p]
+nodes = ["gpu[01-04]"]
+gpus = 8
+"""
+
+
+@pytest.fixture
+def centre(tmp_path: Path) -> Iterator[Aggregator]:
+    (tmp_path / "secret").write_text("a secret of the tests, long enough")
+    (tmp_path / "operator").write_text("an operator of the tests\n")
+    (tmp_path / "aggregator.toml").write_text(TOML)
+    made = Aggregator(settings_file.load(tmp_path / "aggregator.toml"))
+    made.start()
+    yield made
+    made.stop()
+
+
+def test_a_slot_is_held_explained_and_cleared(centre: Aggregator, tmp_path: Path) -> None:
+    token_file = tmp_path / "operator"
+    out = io.StringIO()
+    ask.order(
+        "hold", "gpu01", url=centre.url, token_file=token_file, who="ada", because="burn-in until Friday", out=out
+    )
+    assert "gpu01 is held" in out.getvalue()
+    out = io.StringIO()
+    ask.explain("gpu01", url=centre.url, out=out)
+    assert "ada" in out.getvalue()
+    assert "burn-in until Friday" in out.getvalue()
+    out = io.StringIO()
+    ask.explain("gpu01", url=centre.url, as_json=True, out=out)
+    assert json.loads(out.getvalue())["sentence"]
+    out = io.StringIO()
+    ask.order("clear", "gpu01", url=centre.url, token_file=token_file, out=out)
+    assert out.getvalue() == "gpu01 is cleared, its hold is lifted\n"
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "says"),
+    [
+        pytest.param("hold", "gpu99", "there is no slot", id="unknown-slot"),
+        pytest.param("approve", "replace-nothing-1", "waits for approval", id="unknown-action"),
+    ],
+)
+def test_a_refused_order_is_told_with_a_next_step(
+    centre: Aggregator, tmp_path: Path, what: str, name: str, says: str
+) -> None:
+    with pytest.raises(GpuwatchError, match=says) as caught:
+        ask.order(what, name, url=centre.url, token_file=tmp_path / "operator")
+    assert caught.value.next_step
+
+
+def test_a_wrong_token_orders_nothing(centre: Aggregator, tmp_path: Path) -> None:
+    (tmp_path / "wrong").write_text("guess")
+    with pytest.raises(GpuwatchError, match="missing or wrong"):
+        ask.order("hold", "gpu01", url=centre.url, token_file=tmp_path / "wrong")
+
+
+def test_a_missing_token_file_is_a_usage_error(centre: Aggregator, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        ask.order("hold", "gpu01", url=centre.url, token_file=tmp_path / "absent")
+
+
+def test_nobody_at_the_address_is_said_plainly() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with pytest.raises(GpuwatchError, match="no aggregator answers"):
+        ask.explain("gpu01", url=f"http://127.0.0.1:{port}")
+    with pytest.raises(UsageError, match="is no address"):
+        ask.explain("gpu01", url="ftp://x")
