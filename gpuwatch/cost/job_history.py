@@ -246,6 +246,13 @@ def _idle(history: JobHistory, rates: Rates, fleet_gpus: int, since: int, until:
         share_percent=share,
     )
     text = f"{words}; jobs held {hours_of(held):,}, so {worth(row)} ({share} % of the fleet) were in no job."
+    first, last = history.begins_unix_s, history.ends_unix_s
+    for gap_s, words in (
+        ((since if first is None else first) - since, "starts {} days after the period's begin"),
+        (until - (until if last is None else last), "ends {} days before the period's end"),
+    ):
+        if gap_s > _DAY_S:
+            text += f" What the dump holds {words.format(f'{gap_s / _DAY_S:,.1f}')}: if jobs are missing there, less was idle."
     if history.unknown_gpus_count:
         text += " Jobs whose GPUs are not known held some of it."
     return row, [text + " Nodes that were drained or broken are in it: a job history does not know them."]

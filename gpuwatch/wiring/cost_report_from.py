@@ -110,6 +110,7 @@ def rates_of(
 ) -> dict[str, list[Rate]]:
     """`3.40`, `h100=3.40`, `ND96asr_v4`, `a100=ND96asr_v4`: by partition, "" for all others. Raises `UsageError`."""
     rates: dict[str, list[Rate]] = {}
+    others = any("=" in word for word in (*usd_per_gpu_hour, *skus))
     for word in usd_per_gpu_hour:
         partition, usd = _named(word)
         try:
@@ -121,7 +122,7 @@ def rates_of(
                 f"--usd-per-gpu-hour {word!r} is no price", next_step="write 3.40, or for one partition h100=3.40"
             )
         price = GpuPrice(
-            what=_where(partition), usd_per_gpu_hour=f"{amount:f}", kind="given", source="--usd-per-gpu-hour"
+            what=_where(partition, others), usd_per_gpu_hour=f"{amount:f}", kind="given", source="--usd-per-gpu-hour"
         )
         _put(rates, partition, [Rate(from_unix_s=_BEFORE_ALL_TIME_S, usd_per_gpu_hour=Fraction(amount), price=price)])
     for word in skus:
@@ -132,7 +133,7 @@ def rates_of(
         for from_unix_ns, price_of_node in book.steps(terms, partition):
             per_gpu = Fraction(price_of_node.usd_per_hour) / offer.gpus
             price = GpuPrice(
-                what=f"{_where(partition)}, {offer.provider} {offer.region} {offer.sku}, "
+                what=f"{_where(partition, others)}, {offer.provider} {offer.region} {offer.sku}, "
                 f"${price_of_node.usd_per_hour.normalize():f} for {offer.gpus} GPUs",
                 usd_per_gpu_hour=f"{(Decimal(per_gpu.numerator) / per_gpu.denominator).normalize():f}",
                 kind=price_of_node.kind,
@@ -158,8 +159,8 @@ def _named(word: str) -> tuple[str, str]:
     return (partition.strip(), value.strip()) if is_there else ("", word.strip())
 
 
-def _where(partition: str) -> str:
-    return f"partition {partition}" if partition else "all other GPUs"
+def _where(partition: str, others: bool = True) -> str:
+    return f"partition {partition}" if partition else "all other GPUs" if others else "all GPUs"
 
 
 def _split(by: str) -> list[str]:

@@ -53,9 +53,20 @@ def report(
     history: JobHistory | None = None,
     begins: int | None = 0,
     ends: int | None = DAY,
+    since: int | None = None,
+    until: int | None = None,
 ) -> JobReport:
     own = history or JobHistory(source="sacct", sums=sums, rows=len(sums), begins_unix_s=begins, ends_unix_s=ends)
-    return make_job_report(own, rates or {}, by=by, keys=keys, made_unix_s=NOW, fleet_gpus=fleet_gpus)
+    return make_job_report(
+        own,
+        rates or {},
+        by=by,
+        keys=keys,
+        made_unix_s=NOW,
+        fleet_gpus=fleet_gpus,
+        since_unix_s=since,
+        until_unix_s=until,
+    )
 
 
 # Worked out apart from this code: GPU-seconds / 3600 to three places, times 32.77 / 8 to two, each on its own.
@@ -186,6 +197,10 @@ def test_idle_capacity_of_a_fleet() -> None:
         Decimal("25.0"),
     )
     assert "16 GPUs for 24.0 hours" in made.said[-1]
+    assert "What the dump holds" not in made.said[-1]
+    short = report(one("COMPLETED", "completed", DAY), fleet_gpus=16, since=-3 * DAY, until=4 * DAY)
+    assert "starts 3.0 days after" in short.said[-1]
+    assert "ends 3.0 days before" in short.said[-1]
     small = report(one("COMPLETED", "completed", 12 * DAY), fleet_gpus=8)
     assert small.idle is not None
     assert small.idle.gpu_seconds == 0
