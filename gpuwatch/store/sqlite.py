@@ -20,6 +20,7 @@ from gpuwatch.model.facts.kernel_log import KernelEvent
 from gpuwatch.model.ledger import LedgerLine
 from gpuwatch.model.money import BillRow
 from gpuwatch.store import tables as t
+from gpuwatch.store.connection import to_read, to_write
 from gpuwatch.store.lock import hold
 from gpuwatch.store.records import Approval, EventKey, HumanHold, LastSeen, SagaRow, StoredEvent
 from gpuwatch.store.trouble import told
@@ -29,27 +30,32 @@ _EVENT = msgspec.json.Decoder(KernelEvent)
 _SEEN = msgspec.json.Decoder(LastSeen)
 _BILL = msgspec.json.Decoder(BillRow)
 _JSON = msgspec.json.Encoder()
-_BUSY_MS = 5_000
 
 
 class Store:
     """The ledger and its companions in one SQLite file. Safe to use from several threads.
 
-    `sole=True` is for the aggregator: a second one on the same file is refused. Without it the file may be read (and
-    imported into) beside a running aggregator. Raises `StoreError`.
+    `sole=True` is for the aggregator: a second one on the same file is refused. `reads_only=True` is for reports: it
+    needs no right to write and changes nothing. With neither, the file may be imported into beside a running
+    aggregator. Raises `StoreError`.
     """
 
-    def __init__(self, path: Path, *, sole: bool = False) -> None:
+    def __init__(self, path: Path, *, sole: bool = False, reads_only: bool = False) -> None:
         self.path = path
+        self._reads_only = reads_only
         self._write = threading.Lock()  # SQLite has one writer; waiting here costs no busy time-outs
         self._closed = False
         self._lock_fd = hold(path) if sole else None
         try:
             self._engine = create_engine("sqlite+pysqlite://", creator=self._connect, poolclass=QueuePool, pool_size=8)
             event.listen(self._engine, "begin", _begin)
-            with told(path, "open"), self._writing() as db:
-                t.METADATA.create_all(db)
-                self._check_version(db)
+            if reads_only:
+                with told(path, "open"), self._reading() as db:
+                    self._check_version(db)
+            else:
+                with told(path, "open"), self._writing() as db:
+                    t.METADATA.create_all(db)
+                    self._check_version(db)
         except BaseException:
             self._unlock()
             raise
@@ -226,10 +232,7 @@ class Store:
             raise StoreError(
                 f"the ledger {self.path} is closed", why="this process is ending", next_step="start it again"
             )
-        raw = sqlite3.connect(self.path, timeout=_BUSY_MS / 1e3, check_same_thread=False, isolation_level=None)
-        raw.execute("PRAGMA journal_mode=WAL")
-        raw.execute("PRAGMA synchronous=FULL")  # an acknowledged event must survive a power cut, not only a kill
-        return raw
+        return to_read(self.path) if self._reads_only else to_write(self.path)
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
@@ -256,6 +259,8 @@ class Store:
     def _check_version(self, db: Connection) -> None:
         row = db.execute(select(t.META.c.value).where(t.META.c.key == "schema_version")).fetchone()
         if row is None:
+            if self._reads_only:
+                return
             db.execute(insert(t.META).values(key="schema_version", value=str(t.SCHEMA_VERSION)))
         elif int(row[0]) > t.SCHEMA_VERSION:
             raise StoreError(

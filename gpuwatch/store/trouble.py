@@ -19,6 +19,11 @@ _ADVICE = (  # part of SQLite's own words -> (why in ours, next step)
         "end the other process (an import, a backup, an sqlite3 shell) and try again",
     ),
     ("readonly", "the file or its folder may not be written", "give gpuwatch's user write access to {path}"),
+    (
+        "no such table",
+        "there is no ledger in the file: no aggregator has written there",
+        "name the aggregator's file (its state_dir holds it), or start one",
+    ),
     ("unable to open", "the file cannot be opened", "check that the folder of {path} exists and is writable"),
     (
         "not a database",

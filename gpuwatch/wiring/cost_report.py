@@ -84,7 +84,7 @@ def read_ledger(path: Path) -> tuple[Sequence[LedgerLine], Sequence[BillRow]]:
             why="no aggregator has written there",
             next_step="name the aggregator's file with --ledger (its state_dir holds it), or start one",
         )
-    store = Store(file)
+    store = Store(file, reads_only=True)
     return store.lines(), store.bill_rows()
 
 

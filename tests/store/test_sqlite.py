@@ -263,7 +263,7 @@ def test_a_full_disk_is_said_and_passes_when_there_is_room(path: Path) -> None:
 
 
 def test_a_locked_file_is_said(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuwatch.store.sqlite._BUSY_MS", 10)
+    monkeypatch.setattr("gpuwatch.store.connection.BUSY_MS", 10)
     store = Store(path)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -288,3 +288,27 @@ def test_kill_9_loses_no_line_that_append_returned_for(path: Path) -> None:
     child.wait()
     stored = [line.at_unix_ns for line in Store(path, sole=True).lines()]  # the dead process's lock is gone too
     assert stored[: len(acknowledged)] == acknowledged
+
+
+def test_a_reader_changes_nothing_and_needs_no_right_to_write(path: Path) -> None:
+    store = Store(path)
+    store.append([note(1)])
+    beside = Store(path, reads_only=True)  # while it is being written
+    store.append([note(2)])
+    assert [line.at_unix_ns for line in beside.lines()] == [1, 2]
+    with pytest.raises(StoreError, match="may not be written|readonly"):
+        beside.append([note(3)])
+    beside.close()
+    store.close()
+    before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+    alone = Store(path, reads_only=True)
+    assert len(alone.lines()) == 2
+    alone.close()
+    assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
+
+
+def test_an_empty_file_is_no_ledger_and_stays_empty(path: Path) -> None:
+    path.touch()
+    with pytest.raises(StoreError, match="there is no ledger in the file"):
+        Store(path, reads_only=True)
+    assert path.stat().st_size == 0
