@@ -126,6 +126,10 @@ class ScaleSet:
             view.vm_health = m.VirtualMachineHealthStatus({"status": status.as_dict()})
         properties.instance_view = view
 
+    def forget_wanted(self) -> None:
+        """What is being made stays as it is."""
+        self._wanted.clear()
+
     def make_spot(self) -> None:
         assert self.model.properties is not None
         self.model.properties.virtual_machine_profile = m.VirtualMachineScaleSetVMProfile(priority="Spot")

@@ -362,7 +362,7 @@ def test_a_machine_that_came_to_nothing_is_named_so_that_it_can_be_given_back(ri
     cloud = rig.cloud()
     cloud.create(slot="gpu000001", group="gpu", action_id="a1/create")
     rig.azure.gpu.say("4", "Failed", code="AllocationFailed")
-    rig.azure.gpu._wanted.clear()
+    rig.azure.gpu.forget_wanted()
     made = rig.create(cloud)
     assert made.machine == rig.azure.gpu.machine("4")
     assert rig.by_slot(cloud)["gpu000001"].state in ("failed", "running")
@@ -420,6 +420,9 @@ def test_exactly_one_machine_goes_and_the_capacity_with_it(rig: Rig) -> None:
     cloud = rig.cloud()
     cloud.snapshot()
     machine = rig.azure.gpu.machine("2")
+    assert cloud.release(machine, action_id="a1/release").state == "pending"
+    told = rig.by_slot(cloud)["gpu000002"]
+    assert (told.state, told.absent_because) == ("stopped", "surplus")
     assert rig.release("2", cloud).machine == machine
     assert sorted(rig.azure.gpu.vms) == ["0", "1", "3"]
     assert rig.azure.gpu.capacity == 3
