@@ -252,7 +252,8 @@ def _idle(history: JobHistory, rates: Rates, fleet_gpus: int, since: int, until:
         (until - (until if last is None else last), "ends {} days before the period's end"),
     ):
         if gap_s > _DAY_S:
-            text += f" What the dump holds {words.format(f'{gap_s / _DAY_S:,.1f}')}: if jobs are missing there, less was idle."
+            gap = words.format(f"{gap_s / _DAY_S:,.1f}")
+            text += f" What the dump holds {gap}: if jobs are missing there, less was idle."
     if history.unknown_gpus_count:
         text += " Jobs whose GPUs are not known held some of it."
     return row, [text + " Nodes that were drained or broken are in it: a job history does not know them."]

@@ -144,17 +144,12 @@ class Reader:
                     job, raw, state, submit, start, end_text, elapsed, tres = pick(cells)
                     if job == raw or ("+" not in job and "[" not in job):
                         begin = hours[start[:13]] + within[start[13:]]
-                        end = hours[end_text[:13]] + within[end_text[13:]]
+                        held = hours[end_text[:13]] + within[end_text[13:]] - begin
                         name = names[state]
                         gpus = gpus_of[tres]
                         at = bisect_right(cuts, begin)
-                        if (
-                            end - begin == int(elapsed)
-                            and end >= begin
-                            and end <= cuts[at]
-                            and raw.isdecimal()
-                            and len(raw) < 11
-                        ):
+                        end = begin + held
+                        if held == int(elapsed) >= 0 and end <= cuts[at] and raw.isdecimal() and len(raw) < 11:
                             identity = int(raw)
                             page = pages[identity >> 7]
                             if not page[identity & 127]:
@@ -164,7 +159,7 @@ class Reader:
                                 if entry is None:
                                     entry = sums[key] = [0, 0]
                                 entry[0] += 1
-                                entry[1] += gpus * (end - begin)
+                                entry[1] += gpus * held
                                 if not gpus:
                                     gpuless += 1
                                 if begin < earliest:
