@@ -27,6 +27,12 @@ class Corked:
             self._loop.call_soon(self._flush)
         self._parts.append(data)
 
+    def write_whole(self, data: bytes) -> None:
+        """An answer in one piece, after what is kept: nothing more will come that it could wait for."""
+        self._flush()
+        if not self._inner.is_closing():
+            self._inner.write(data)
+
     def close(self) -> None:
         """Write what is kept, then close."""
         self._flush()

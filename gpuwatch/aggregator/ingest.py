@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -42,6 +42,13 @@ _ACK = msgspec.json.Encoder()
 _OK = _ACK.encode(Ack(ok=True))
 _AGAIN = _ACK.encode(Ack(ok=True, repeated=True))
 _HEADERS = [(b"content-type", b"application/json")]
+
+
+class _Admitted(NamedTuple):
+    report: Report
+    received: Moment
+    key: int  # of the report's id
+    digest: int  # of its body
 
 
 class Keeper(Protocol):
@@ -90,28 +97,49 @@ class Ingest:
         await send({"type": "http.response.start", "status": 200, "headers": [*_HEADERS, (b"content-length", length)]})
         await send({"type": "http.response.body", "body": answer})
 
+    def take_at_once(self, given: bytes, body: bytes) -> bytes | None:
+        """The acknowledgement of a report that is accepted and holds nothing to store; None: `take` must answer it."""
+        try:
+            admitted = self._admit(given, body)
+        except Refusal:
+            return None
+        return None if _must_be_stored(admitted.report) else self._accept(admitted, self._join(admitted))
+
     async def take(self, given: bytes, body: bytes) -> bytes:
         """One report's body with the token it came with. Returns the acknowledgement; raises `Refusal`."""
+        admitted = self._admit(given, body)
+        record = self._join(admitted)
+        events = self._events_of(admitted.report, record.heard, admitted.received)
+        if events or admitted.report.goodbye is not None:
+            await self._store(record, admitted.report, admitted.received, events)
+        return self._accept(admitted, record)
+
+    def _admit(self, given: bytes, body: bytes) -> _Admitted:
+        """It may speak, and does not contradict itself. Changes nothing."""
         report = admission.decode(body)
         self._tokens.check(given, report.machine)
         if self._fleet.is_retired(report.machine):
             raise admission.released(report.machine)
         received = Moment(self._clock.unix_ns(), self._clock.monotonic_ns())
-        key, digest = hash((report.boot_id, report.agent_id, report.sequence)), hash(body)
-        recent = self._recent.setdefault(report.machine, {})
-        known = recent.get(key)
-        if known is not None and known != digest:
+        admitted = _Admitted(report, received, hash((report.boot_id, report.agent_id, report.sequence)), hash(body))
+        recent = self._recent.get(report.machine)
+        if recent is not None and recent.get(admitted.key, admitted.digest) != admitted.digest:
             raise admission.conflict(report)
-        record = self._fleet.join(report.machine, report.slot, received.monotonic_ns)
-        events = self._events_of(report, record.heard, received)
-        if events or report.goodbye is not None:
-            await self._store(record, report, received, events)
-            known = recent.get(key)  # the same report may have come again while this one waited for the disk
+        return admitted
+
+    def _join(self, admitted: _Admitted) -> Machine:
+        report = admitted.report
+        return self._fleet.join(report.machine, report.slot, admitted.received.monotonic_ns)
+
+    def _accept(self, admitted: _Admitted, record: Machine) -> bytes:
+        report, received, key, digest = admitted
+        recent = self._recent.setdefault(report.machine, {})
+        known = key in recent  # also where the same came again while this one waited for the disk
         recent[key] = digest
-        while len(recent) > REMEMBERED_REPORTS:
+        if len(recent) > REMEMBERED_REPORTS:
             del recent[next(iter(recent))]
         self.last_heard_monotonic_ns = received.monotonic_ns
-        if known is not None or (record.heard is not None and repeats(record.heard, report)):
+        if known or (record.heard is not None and repeats(record.heard, report)):
             self.counts["repeated"] += 1
             record.heard = absorb(record.heard or record.prior, report, received)
             return _AGAIN
@@ -252,6 +280,21 @@ class Ingest:
         if name not in self.unknown_collectors and len(self.unknown_collectors) >= MAX_NAMES:
             name = "(more)"
         self.unknown_collectors[name] = self.unknown_collectors.get(name, 0) + 1
+
+
+def _must_be_stored(report: Report) -> bool:
+    """Whether anything of it must be on the disk before it is acknowledged, or is not as it should be."""
+    if report.goodbye is not None:
+        return True
+    for envelope in report.envelopes:
+        if envelope.collector == KERNEL_LOG:
+            try:
+                facts = decoded(envelope)
+            except (msgspec.MsgspecError, RecursionError):
+                return True
+            if facts is not None and facts.events:
+                return True
+    return False
 
 
 def _on_our_clock(report: Report, heard: Heard | None, received: Moment) -> Report:

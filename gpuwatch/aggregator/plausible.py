@@ -93,10 +93,7 @@ def _can_be_named(run: str, *others: str | None) -> bool:
 
 
 def _in_range(numbers: Iterable[int | None]) -> bool:
-    for number in numbers:
-        if number is not None and not 0 <= number < MAX_NUMBER:
-            return False
-    return True
+    return all(number is None or 0 <= number < MAX_NUMBER for number in numbers)
 
 
 def _cut(envelope: Envelope) -> Envelope:

@@ -17,7 +17,8 @@ import uvicorn
 import uvloop
 
 from gpuwatch.aggregator.bounded import BoundedHttp
-from gpuwatch.aggregator.ingest import Receive, Scope, Send
+from gpuwatch.aggregator.ingest import Ingest, Receive, Scope, Send
+from gpuwatch.aggregator.prompt import prompt_http
 from gpuwatch.errors import GpuwatchError
 
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -34,7 +35,7 @@ class Server:
     def __init__(
         self,
         listen: str,
-        ingest: Asgi,
+        ingest: Ingest,
         web: Asgi,
         *,
         tls_cert_file: Path | None = None,
@@ -50,7 +51,7 @@ class Server:
         config = uvicorn.Config(
             self._app,
             interface="asgi3",
-            http=BoundedHttp,
+            http=prompt_http(ingest.take_at_once),
             loop="uvloop",
             ws="none",
             lifespan="off",
