@@ -1,4 +1,4 @@
-"""The usual report is answered in the parser; everything around it keeps the order and the words of the ordinary way."""
+"""The usual report is answered in the parser; everything around it keeps the order and words of the ordinary way."""
 
 from __future__ import annotations
 
