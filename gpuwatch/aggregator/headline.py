@@ -32,7 +32,8 @@ def headline(nodes: list[dict[str, Any]], scene: Scene, under_way: list[Saga], m
             state = f"None of {_count(len(nodes), 'node')} is sick{unsure}."
     stalled = [verdict for verdict in scene.run_verdicts if not verdict.explained_by]
     if stalled:
-        state += f" {_count(len(stalled), 'run')} {'stands' if len(stalled) == 1 else 'stand'} still."
+        still = f"{_count(len(stalled), 'run')} {'stands' if len(stalled) == 1 else 'stand'} still."
+        state = f"{state} {still}" if sick else f"{still} {state}"
     doing = [
         f"{count} being {word}"
         for kind, word in (("replace", "replaced"), ("drain", "drained"), ("resume", "given back"))

@@ -109,7 +109,7 @@ class Settings:
     scheduler: Hand | None
     rules: Mapping[str, tuple[Rule[Any], Any]]
     fleet_rules: Mapping[str, tuple[FleetRule[Any], Any]]
-    alertmanager: AlertmanagerSettings
+    alertmanager: AlertmanagerSettings = AlertmanagerSettings()
 
     def policies(self) -> dict[str, Policy]:
         """Pool name -> its policy."""

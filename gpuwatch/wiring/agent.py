@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import gpuwatch.collectors
+from gpuwatch import logs
 from gpuwatch.agent.answers import Source
 from gpuwatch.agent.backoff import BackOff
 from gpuwatch.agent.book import Book
@@ -168,7 +169,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--verbose", "-v", action="store_true")
     args = parser.parse_args(argv)
     level = logging.DEBUG if args.verbose else logging.INFO
-    logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(message)s")
+    logs.set_up(level, "%(levelname)s %(message)s")
     try:
         return run(args.config)
     except GpuwatchError as error:

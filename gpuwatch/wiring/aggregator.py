@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from gpuwatch import logs
 from gpuwatch.aggregator import settings as settings_file
 from gpuwatch.aggregator.alert_desk import AlertDesk
 from gpuwatch.aggregator.alert_push import Pusher
@@ -320,7 +321,7 @@ class Aggregator:
 
 def run(config: Path) -> int:
     """Serve until SIGTERM or SIGINT. 0; raises `GpuwatchError` where it cannot begin."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logs.set_up(logging.INFO, "%(asctime)s %(levelname)s %(name)s: %(message)s")
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
