@@ -22,7 +22,7 @@ from gpuwatch.sdk import azure_words as words
 from gpuwatch.sdk.azure_arm import Arm, open_client
 from gpuwatch.sdk.azure_delete import Deletions
 from gpuwatch.sdk.azure_grow import Growth
-from gpuwatch.sdk.azure_marks import all_of
+from gpuwatch.sdk.azure_marks import all_of, places
 from gpuwatch.sdk.azure_pace import Outcome, Pace
 
 if TYPE_CHECKING:
@@ -126,6 +126,7 @@ class AzureVmss:
 
     def _told(self, group: VirtualMachineScaleSet, vms: Iterable[VirtualMachineScaleSetVM]) -> Iterator[CloudMachine]:
         every = all_of(group.tags or {}).values()
+        made_for = places(group.tags or {})
         marks = {mark.machine: mark for mark in every if mark.machine}
         unsettled = min((mark.after for mark in every if mark.open), default=None)
         spot = words.is_spot(group)
@@ -135,7 +136,7 @@ class AzureVmss:
                 continue
             state, because, absent = words.state(words.seen(vm), spot=spot, ours=machine in self._deletions.released)
             mark = marks.get(machine)
-            slot = mark.slot if mark is not None else self._slot(vm)
+            slot = made_for.get(vm.instance_id or "") or self._slot(vm)
             if mark is None and unsettled is not None and words.number(vm) > unsettled:
                 slot = None  # it comes of a growth under way, and it is not settled yet of which
             made = vm.properties.time_created if vm.properties is not None else None

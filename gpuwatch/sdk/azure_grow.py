@@ -70,7 +70,7 @@ class Growth:
         place_left = any(mark.failed for mark in marks) and missing_count > 0 and not words.is_busy(group)
         after = max(numbers, default=-1)
         mark = Mark(slot=slot, after=after, at_unix_s=self._clock.unix_ns() // 10**9, action_id=action_id)
-        tags = with_mark(group.tags or {}, name_of(action_id), mark)
+        tags = with_mark(group.tags or {}, name_of(action_id), mark, [vm.instance_id or "" for vm in vms])
         if len(tags) > MAX_TAGS:
             raise CloudError(
                 f"the scale set {group.name} has no room for one more tag",
@@ -91,9 +91,11 @@ class Growth:
         others = [other for name, other in all_of(group.tags or {}).items() if name != tag]
         taken = {other.instance for other in others}
         open_count = 1 + sum(1 for other in others if other.open)
+        vms = self._arm.machines_of(group)
+        here = [vm.instance_id or "" for vm in vms]
         came = [
             vm
-            for vm in self._arm.machines_of(group)
+            for vm in vms
             if words.number(vm) > mark.after and vm.instance_id not in taken and not words.is_leaving(vm)
         ]
         age_s = self._pace.age_s(action_id)
@@ -110,13 +112,13 @@ class Growth:
                 )
             _, number, machine = ready[0]
             settled = msgspec.structs.replace(mark, instance=str(number), machine=machine)
-            return self._write(group, tag, settled, action_id) or self._done(action_id, machine)
+            return self._write(group, tag, settled, here, action_id) or self._done(action_id, machine)
         failed = self._failed(group, bool(came), age_s)
         if not failed:
             more = "more machines came than were asked for; " if surplus_count > 0 else ""
             return self._pace.pending(action_id, f"{more}Azure is making the machine")
         over = msgspec.structs.replace(mark, failed=failed)
-        later = self._write(group, tag, over, action_id)
+        later = self._write(group, tag, over, here, action_id)
         if later is not None:
             return later
         raise self._no_machine(group, over)
@@ -129,10 +131,12 @@ class Growth:
             return ""
         return words.failure(self._arm.failure(group.name or "")).partition(":")[0] or "NoMachineCame"
 
-    def _write(self, group: VirtualMachineScaleSet, tag: str, mark: Mark, action_id: str) -> Outcome | None:
+    def _write(
+        self, group: VirtualMachineScaleSet, tag: str, mark: Mark, here: list[str], action_id: str
+    ) -> Outcome | None:
         """None: it is written. Else somebody changed the set since it was read."""
         try:
-            self._arm.change(group, with_mark(group.tags or {}, tag, mark))
+            self._arm.change(group, with_mark(group.tags or {}, tag, mark, here))
         except GroupChanged as error:
             return self._pace.pending(action_id, error.what)
         return None

@@ -8,14 +8,15 @@ on whichever machine we start again. Pure.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
 PREFIX = "gpuwatch-create-"
+PLACES = "gpuwatch-places-"  # `13=gpu000003 14=gpu000007`, numbered from 0
 MAX_VALUE = 256  # characters, ARM's limit for the value of a tag
 MAX_TAGS = 50  # ARM's limit for a resource
-KEPT = 24  # marks of ours that are kept; each replacement beyond it forgets the oldest settled one
+KEPT = 24  # marks of ours that are kept whole
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,15 +82,36 @@ def all_of(tags: Mapping[str, str]) -> dict[str, Mark]:
     return {name: mark for name, mark in found.items() if mark is not None}
 
 
-def with_mark(tags: Mapping[str, str], name: str, mark: Mark) -> dict[str, str]:
-    """All tags of the set with this mark set, and the oldest settled ones beyond `KEPT` forgotten.
+def places(tags: Mapping[str, str]) -> dict[str, str]:
+    """Instance id -> the slot it was made for, of every machine of ours: from its mark, or from the list of places."""
+    found: dict[str, str] = {}
+    for name, value in tags.items():
+        if name.startswith(PLACES):
+            found |= dict(part.split("=", 1) for part in value.split(" ") if "=" in part)
+    return found | {mark.instance: mark.slot for mark in all_of(tags).values() if mark.instance}
 
+
+def with_mark(tags: Mapping[str, str], name: str, mark: Mark, here: Collection[str]) -> dict[str, str]:
+    """All tags of the set with this mark set. `here`: the instance ids that the set lists now.
+
+    The oldest settled marks beyond `KEPT` shrink to an entry in the list of places, for as long as their machine lives.
     A tag list that is written replaces the whole list: the owner's tags are carried along untouched.
     """
     kept = dict(tags)
     kept[name] = write(mark)
     ours = all_of(kept)
     settled = sorted((m.at_unix_s, other) for other, m in ours.items() if not m.open and other != name)
+    known = places(kept)
     for _, other in settled[: max(0, len(ours) - KEPT)]:
         del kept[other]
-    return kept
+    for other in [other for other in kept if other.startswith(PLACES)]:
+        del kept[other]
+    told = places(kept)
+    lines = [""]
+    for instance in sorted(known.keys() - told.keys(), key=int):
+        word = f"{instance}={known[instance]}"
+        if instance in here and len(word) <= MAX_VALUE:
+            if len(lines[-1]) + 1 + len(word) > MAX_VALUE:
+                lines.append("")
+            lines[-1] = f"{lines[-1]} {word}".strip()
+    return kept | {f"{PLACES}{number}": line for number, line in enumerate(lines) if line}

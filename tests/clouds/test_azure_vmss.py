@@ -826,13 +826,16 @@ def test_a_mark_comes_back_as_it_was_written(slot: str, after: int, action: str,
     assert marks.read(text) == mark
 
 
-def test_old_settled_marks_are_forgotten_and_open_ones_and_the_owners_tags_never() -> None:
+def test_old_settled_marks_shrink_to_places_and_open_ones_and_the_owners_tags_never() -> None:
     tags = {"team": "x", **{marks.name_of(f"o{n}"): f"slot=s after=1 at={n}" for n in range(3)}}
     for number in range(60):
-        mark = marks.Mark(slot="s", after=1, at_unix_s=100 + number, instance="1", machine="m")
-        tags = marks.with_mark(tags, marks.name_of(f"a{number}"), mark)
+        mark = marks.Mark(slot=f"gpu{number:06}", after=1, at_unix_s=100 + number, instance=str(number), machine="m")
+        tags = marks.with_mark(tags, marks.name_of(f"a{number}"), mark, [str(n) for n in range(60) if n != 7])
     kept = marks.all_of(tags)
     assert len(kept) == marks.KEPT
     assert sum(1 for mark in kept.values() if mark.open) == 3
     assert max(mark.at_unix_s for mark in kept.values()) == 159
     assert tags["team"] == "x"
+    assert marks.places(tags) == {str(n): f"gpu{n:06}" for n in range(60) if n != 7}
+    assert max(len(value) for value in tags.values()) <= marks.MAX_VALUE
+    assert len(tags) < 32
