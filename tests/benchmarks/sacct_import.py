@@ -89,7 +89,8 @@ def measure(*, quick: bool = False) -> list[Row]:
             what="cost-report --from-sacct, 3 M rows",
             budget=f"≥ {BUDGET_ROWS_PER_S:,} rows/s, memory flat (≤ {FLAT_MB:.0f} MB more than a tenth of them takes)",
             measured=f"{whole['rows']:,.0f} rows ({size_mb:.0f} MB) in {whole['s']:.1f} s, the better of two: "
-            f"{rate:,.0f} rows/s ({rate_cpu:,.0f} a second of CPU); {whole['mb']:.0f} MB, {grown:+.0f} MB over a tenth of them",
+            f"{rate:,.0f} rows/s ({rate_cpu:,.0f} a second of CPU); {whole['mb']:.0f} MB, {grown:+.0f} MB over a tenth "
+            "of them",
             beside=f"`wc -l` of the same file: {peer_s:.2f} s",
             met=rate >= BUDGET_ROWS_PER_S and grown <= FLAT_MB,
         )
