@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
@@ -109,7 +109,7 @@ class Settings:
     scheduler: Hand | None
     rules: Mapping[str, tuple[Rule[Any], Any]]
     fleet_rules: Mapping[str, tuple[FleetRule[Any], Any]]
-    alertmanager: AlertmanagerSettings = AlertmanagerSettings()
+    alertmanager: AlertmanagerSettings = field(default_factory=AlertmanagerSettings)
 
     def policies(self) -> dict[str, Policy]:
         """Pool name -> its policy."""
