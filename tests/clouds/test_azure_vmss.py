@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwatch.aggregator import settings as aggregator_settings
 from gpuwatch.clouds import CloudMachine, Receipt
 from gpuwatch.clouds.azure_vmss import AzureVmss, Settings
 from gpuwatch.errors import CloudError
@@ -759,6 +760,20 @@ def test_the_slot_is_found_by_name_or_tag(rig: Rig, settings: dict[str, Any], sl
     machine = rig.azure.gpu.machine("1")
     (told,) = [m for m in rig.cloud(**settings).snapshot().machines if m.machine == machine]
     assert told.slot == slot
+
+
+def test_the_settings_on_the_page_are_valid(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "azure.md").read_text()
+    (block,) = re.findall(r"```toml\n(.*?)```", page, re.S)
+    file = tmp_path / "aggregator.toml"
+    file.write_text(f'[server]\nsecret_file = "secret"\n{block}')
+    hand = aggregator_settings.load(file).cloud
+    assert hand is not None
+    usual = Settings(subscription_id="0", resource_group="training", groups=("gpu",))
+    for name in set(Settings.__struct_fields__) - {"subscription_id"}:
+        assert getattr(hand.settings, name) == getattr(usual, name), name
+        assert name in block, name
+    assert not [name for name in REFUSABLE if f"`{name}`" not in page]
 
 
 @pytest.mark.parametrize("wrong", [{"groups": ()}, {"slot_pattern": "("}])
