@@ -120,7 +120,7 @@ class Reader:
         """Rows, the first of which stands in line `first` of the file."""
         fold, hours, within, names, gpus_of = self._fold, self._hours, self._within, self._names, self._gpus
         sums, cuts, pages = fold.sums, fold.cuts, fold.pages
-        earliest, latest = fold.first, fold.last
+        earliest, latest, since, until = fold.first, fold.last, fold.since, fold.until
         steps = rows = gpuless = 0
         width, delimiter, pick, keys_of, job_at = (
             self._columns.width,
@@ -160,7 +160,7 @@ class Reader:
                                     entry = sums[key] = [0, 0]
                                 entry[0] += 1
                                 entry[1] += gpus * held
-                                if not gpus:
+                                if not gpus and since <= begin < until:
                                     gpuless += 1
                                 if begin < earliest:
                                     earliest = begin

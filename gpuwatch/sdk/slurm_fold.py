@@ -220,7 +220,7 @@ class Fold:
     def _spread(self, line: int, state: JobState, record: Record, begin: int, end: int, tries: int) -> None:
         held_s = end - begin
         begin, end = max(begin, self.since), min(end, self.until)
-        if begin > end or (begin == end and held_s):
+        if begin > end or begin >= self.until or (begin == end and held_s):
             self.outside += tries
             return
         gpus = record.gpus

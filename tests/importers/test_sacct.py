@@ -532,10 +532,21 @@ def test_a_job_cut_into_two_records_holds_what_the_whole_held(held: int, at: int
 
 
 @settings(deadline=None)
-@given(rows=ROWS, zone=st.sampled_from(["UTC", "America/New_York", "Australia/Lord_Howe"]))
-def test_the_short_cut_changes_nothing(rows: list[str], zone: str) -> None:
+@given(
+    rows=ROWS,
+    zone=st.sampled_from(["UTC", "America/New_York", "Australia/Lord_Howe"]),
+    since=st.sampled_from([-90_000, 0, 1, 9000, 20_000]),
+    until=st.sampled_from([30_000, 100_000, 900_000]),
+)
+def test_the_short_cut_changes_nothing(rows: list[str], zone: str, since: int, until: int) -> None:
     def fold(short_cut: bool) -> JobHistory:
-        own = Fold(Asked(now_unix_s=NOW, keys=("user", "partition"), since_unix_s=1_793_500_000))
+        asked = Asked(
+            now_unix_s=NOW,
+            keys=("user", "partition"),
+            since_unix_s=1_793_491_200 + since,
+            until_unix_s=1_793_491_200 + until,
+        )
+        own = Fold(asked)
         text = io.StringIO(dump(*rows))
         read_dump(text.read, own, open_zone(zone)[0], lambda _: None, short_cut=short_cut)
         return own.finish()
