@@ -41,7 +41,8 @@ class Deletions:
         self._deadline_s = operation_deadline_s
         self._settle_s = settle_s
         self._book: dict[str, _Deletion] = {}  # action ->
-        self.released: set[str] = set()  # machines whose deletion we asked for
+        self._ours: set[tuple[str, str]] = set()  # set and instance id of every deletion we asked for
+        self.released: set[str] = set()  # the same, by machine
 
     def under_way(self, action_id: str, group: str) -> bool:
         """This process asked for it, in this set."""
@@ -80,6 +81,7 @@ class Deletions:
                 )
                 self._pace.age_s(action_id)
             deletion.asked_ns = now_ns
+            self._ours.add((name, instance))
             self.released.add(words.machine_id(vm))
             wait_s = self._arm.delete(name, instance)
         return self._pace.pending(action_id, f"Azure is deleting machine {instance} of {name}", wait_s)
@@ -90,9 +92,8 @@ class Deletions:
         """It is gone. Is it the only one, and does the set want one less? Raises `CloudError` if not."""
         deletion = self._book[action_id]
         here = {vm.instance_id for vm in vms}
-        ours = {other.instance for other in self._book.values() if other.group == deletion.group}
-        also = sorted(deletion.others - here - ours)
-        if also:
+        also = sorted(o for o in deletion.others - here if (deletion.group, o) not in self._ours)
+        if also and not words.is_spot(group):  # of a spot set machines go at any time
             raise CloudError(
                 f"with machine {deletion.instance} of {group.name} went {len(also)} more: {', '.join(also)}",
                 why="we asked for one; somebody else, or Azure, took the others",

@@ -66,6 +66,8 @@ class Growth:
         numbers = [words.number(vm) for vm in vms]
         numbers += [number for mark in marks for number in (mark.after, int(mark.instance or -1))]
         missing_count = capacity - len(vms) - sum(1 for mark in marks if mark.open)
+        if missing_count > 0 and words.is_busy(group) and any(mark.failed == "Deadline" for mark in marks):
+            return self._pace.pending(action_id, f"{group.name} is still busy with an earlier growth that never ended")
         # An earlier growth that brought no machine left its place: fill that, instead of asking for two.
         place_left = any(mark.failed for mark in marks) and missing_count > 0 and not words.is_busy(group)
         after = max(numbers, default=-1)

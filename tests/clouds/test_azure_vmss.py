@@ -387,6 +387,19 @@ def test_a_growth_that_never_ends_is_given_up_with_a_next_step(rig: Rig) -> None
         assert "lower it by hand" in caught.value.next_step
 
 
+def test_a_growth_that_never_ends_is_not_followed_by_another(rig: Rig) -> None:
+    rig.azure.gpu.lag = 10**6
+    rig.azure.gpu.grows = False
+    cloud = rig.cloud()
+    cloud.create(slot="s", group="gpu", action_id="a")
+    rig.clock.pass_s(1805)
+    with pytest.raises(CloudError):
+        cloud.create(slot="s", group="gpu", action_id="a")
+    receipt = cloud.create(slot="s", group="gpu", action_id="b")
+    assert (receipt.state, "never ended" in receipt.because) == ("pending", True)
+    assert rig.azure.gpu.capacity == 5
+
+
 def test_more_machines_than_were_asked_for_is_said_and_one_is_taken(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     rig.azure.gpu.extra_count = 1
     assert rig.create().machine == rig.azure.gpu.machine("4")
@@ -470,6 +483,22 @@ def test_a_capacity_that_stays_is_an_alarm_for_azure_will_make_another(rig: Rig)
     rig.azure.gpu.keeps_capacity = True
     with pytest.raises(CloudError, match="capacity is 4"):
         rig.release("2")
+
+
+def test_a_deletion_of_ours_that_is_over_sooner_is_no_alarm_to_one_that_began_before(rig: Rig) -> None:
+    cloud, first, second = rig.cloud(), rig.azure.gpu.machine("1"), rig.azure.gpu.machine("2")
+    rig.azure.before = _once(_drop, "DELETE")
+    with pytest.raises(CloudError):
+        cloud.release(first, action_id="r1")
+    rig.until_done(lambda: cloud.release(second, action_id="r2"))
+    rig.clock.pass_s(61)
+    assert rig.until_done(lambda: cloud.release(first, action_id="r1")).state == "done"
+
+
+def test_a_spot_machine_that_is_taken_meanwhile_is_no_alarm(rig: Rig) -> None:
+    rig.azure.gpu.make_spot()
+    rig.azure.gpu.also_deletes = ["3"]
+    assert rig.release("2").state == "done"
 
 
 def test_two_deletions_and_a_growth_at_once_are_no_alarm(rig: Rig) -> None:
