@@ -23,6 +23,7 @@ from gpuwatch.aggregator.people import People
 from gpuwatch.aggregator.scene import Scene, Stage
 from gpuwatch.aggregator.senses import Senses
 from gpuwatch.aggregator.settings import Settings
+from gpuwatch.aggregator.turns import in_turns
 from gpuwatch.clock import Clock
 from gpuwatch.decide.assess import assess, assess_fleet
 from gpuwatch.decide.inspector import inspect
@@ -145,7 +146,7 @@ class Brain:
     def _findings(self, fleet: FleetView, now: Moment) -> dict[str, tuple[Finding, ...]]:
         """What the last report's rules found, and what time alone finds."""
         findings: dict[str, tuple[Finding, ...]] = {}
-        for view in fleet.nodes:
+        for view in in_turns(fleet.nodes):
             record = self._fleet.get(view.machine)
             found = assess(view, now, self._tick_rules)
             if record is not None and record.findings:
@@ -214,7 +215,7 @@ class Brain:
         self, views: dict[str, NodeView], verdicts: dict[str, Verdict], busy_slots: set[str], now: Moment
     ) -> None:
         faults = self._book.open
-        for machine, verdict in verdicts.items():
+        for machine, verdict in in_turns(verdicts.items()):
             view = views[machine]
             self._journal.health(verdict, view, faults.get(machine), now)
             record = self._fleet.get(machine)

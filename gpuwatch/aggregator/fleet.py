@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from gpuwatch.aggregator.heard import Prior
 from gpuwatch.aggregator.machine import Machine, build_view
 from gpuwatch.aggregator.settings import Settings
+from gpuwatch.aggregator.turns import in_turns
 from gpuwatch.clouds import CloudMachine, CloudSnapshot
+from gpuwatch.model.facts.training import Beat
 from gpuwatch.model.moment import Moment
 from gpuwatch.model.run import Sighting
 from gpuwatch.model.states import Lifecycle
@@ -17,7 +20,16 @@ from gpuwatch.model.view import CloudSays, GroupView, NodeView, SchedulerSays
 from gpuwatch.schedulers import SchedulerSnapshot
 from gpuwatch.store.records import LastSeen
 
-MAX_SIGHTINGS = 1_000_000  # heartbeats waiting for the next tick; older ones give way to newer
+MAX_WAITING = 200_000  # reports with heartbeats that wait for the next tick; older ones give way to newer
+
+
+class Heartbeats(NamedTuple):
+    """Those of one report."""
+
+    machine: str
+    slot: str
+    beats: tuple[Beat, ...]
+    received: Moment
 
 
 class Fleet:
@@ -30,7 +42,7 @@ class Fleet:
         self._machines: dict[str, Machine] = {}
         self._retired: dict[str, None] = {}
         self._current: dict[str, str] = {}  # slot -> the machine that fills it
-        self.sightings: deque[Sighting] = deque(maxlen=MAX_SIGHTINGS)
+        self.heartbeats: deque[Heartbeats] = deque(maxlen=MAX_WAITING)
         self.unknown_collectors: dict[str, int] = {}
 
     # who is in the fleet
@@ -222,7 +234,7 @@ class Fleet:
 
     def views(self, now: Moment) -> tuple[NodeView, ...]:
         """Everyone as the thinking rooms see them, the current machine of a slot before its successor."""
-        return tuple(self.view(record, now.monotonic_ns) for record in self.machines())
+        return tuple([self.view(record, now.monotonic_ns) for record in in_turns(self.machines())])
 
     def view(self, record: Machine, now_monotonic_ns: int) -> NodeView:
         """One machine as the thinking rooms see it; for the brain's thread."""
@@ -275,9 +287,9 @@ class Fleet:
         """The longest reporting interval of those that spoke; the usual one before anybody did."""
         return max((r.heard.interval_s for r in self.machines() if r.heard is not None), default=5.0)
 
-    def take_sightings(self) -> list[Sighting]:
-        """The heartbeats that came since the last call."""
-        taken: list[Sighting] = []
-        while self.sightings:
-            taken.append(self.sightings.popleft())
-        return taken
+    def take_sightings(self) -> Iterator[Sighting]:
+        """The heartbeats that came until now, each once."""
+        for _ in range(len(self.heartbeats)):
+            said = self.heartbeats.popleft()
+            for beat in said.beats:
+                yield Sighting(machine=said.machine, slot=said.slot, beat=beat, received=said.received)

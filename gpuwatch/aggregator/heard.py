@@ -19,14 +19,14 @@ EARLIER_BOOTS = 4
 MAX_SOURCES = 64  # of one machine; names that come and go must not fill our memory
 
 
-class Received(msgspec.Struct, frozen=True):
+class Received(msgspec.Struct, frozen=True, gc=False):
     """One source's latest envelope, and when it came."""
 
     envelope: Envelope
     monotonic_ns: int
 
 
-class Heard(msgspec.Struct, frozen=True, kw_only=True):
+class Heard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Everything the agent of one machine said that still matters."""
 
     boot: str
@@ -185,6 +185,7 @@ def _live_pace(heard: Heard, report: Report, received: Moment) -> bool:
 
 def _merged(sources: Mapping[str, Received], report: Report, received: Moment) -> Mapping[str, Received]:
     """A report need not carry every source: slow ones come less often, and their last word stands until then."""
-    fresh = {envelope.collector: Received(envelope, received.monotonic_ns) for envelope in report.envelopes}
-    merged = {**sources, **fresh} if sources else fresh
+    merged = dict(sources)
+    for envelope in report.envelopes:
+        merged[envelope.collector] = Received(envelope, received.monotonic_ns)
     return merged if len(merged) <= MAX_SOURCES else dict(list(merged.items())[-MAX_SOURCES:])

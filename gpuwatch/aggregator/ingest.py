@@ -16,7 +16,7 @@ import msgspec
 from gpuwatch.aggregator import admission
 from gpuwatch.aggregator.admission import Refusal, Tokens
 from gpuwatch.aggregator.facts import KINDS, decoded
-from gpuwatch.aggregator.fleet import Fleet
+from gpuwatch.aggregator.fleet import Fleet, Heartbeats
 from gpuwatch.aggregator.heard import Heard, absorb, is_late, lag_s, our_unix_ns, repeats
 from gpuwatch.aggregator.machine import MAX_EVENTS, AgedEvent, Machine
 from gpuwatch.aggregator.plausible import MAX_EVENT_TEXT, beat_can_be, event_can_be
@@ -26,7 +26,6 @@ from gpuwatch.model.evidence import Finding
 from gpuwatch.model.facts.kernel_log import KernelLogFacts
 from gpuwatch.model.facts.training import TrainingFacts
 from gpuwatch.model.moment import Moment
-from gpuwatch.model.run import Sighting
 from gpuwatch.model.view import NodeView
 from gpuwatch.model.wire import MAX_REPORT_BYTES, Ack, Envelope, Report
 from gpuwatch.store.records import EventKey, LastSeen, StoredEvent
@@ -269,12 +268,11 @@ class Ingest:
     def _sight(self, record: Machine, envelope: Envelope, received: Moment) -> None:
         facts = self._facts(envelope)
         if isinstance(facts, TrainingFacts):
-            sightings = self._fleet.sightings
-            for beat in facts.beats:
-                if not beat_can_be(beat, received.unix_ns):
-                    self._misfit(TRAINING)
-                    continue
-                sightings.append(Sighting(machine=record.machine, slot=record.slot, beat=beat, received=received))
+            beats = tuple([beat for beat in facts.beats if beat_can_be(beat, received.unix_ns)])
+            for _ in range(len(facts.beats) - len(beats)):
+                self._misfit(TRAINING)
+            if beats:
+                self._fleet.heartbeats.append(Heartbeats(record.machine, record.slot, beats, received))
 
     def _unknown(self, name: str) -> None:
         if name not in self.unknown_collectors and len(self.unknown_collectors) >= MAX_NAMES:

@@ -6,6 +6,7 @@ import logging
 import threading
 
 from gpuwatch.aggregator.fleet import Fleet
+from gpuwatch.aggregator.turns import in_turns
 from gpuwatch.errors import StoreError
 from gpuwatch.store.sqlite import Store
 
@@ -43,7 +44,7 @@ class LastSeenKeeper:
         """Write what is due. Raises `StoreError`; then everything is due again."""
         self._turn += 1
         rows = []
-        for number, record in enumerate(self._fleet.machines()):
+        for number, record in enumerate(in_turns(self._fleet.machines())):
             heard = record.heard
             shape = (record.slot, record.lifecycle, heard and heard.boot, heard and heard.agent_id)
             if self._kept.get(record.machine) != shape or (number + self._turn) % TURNS == 0:

@@ -13,6 +13,7 @@ from gpuwatch.aggregator.jobs import Jobs
 from gpuwatch.aggregator.journal import Journal
 from gpuwatch.aggregator.lives import Lives
 from gpuwatch.aggregator.settings import Settings
+from gpuwatch.aggregator.turns import in_turns
 from gpuwatch.aggregator.witnesses import Witness
 from gpuwatch.clock import Clock
 from gpuwatch.clouds import CloudSnapshot
@@ -136,7 +137,7 @@ class Senses:
         testimony = self._scheduler_witness.last() if self._scheduler_witness is not None else None
         jobs = () if testimony is None or testimony is self._jobs_word else self._jobs.facts(testimony.answer)
         self._jobs_word = testimony
-        self._runs, lines = absorb(self._runs, self._fleet.take_sightings(), jobs, now, self._book.open)
+        self._runs, lines = absorb(self._runs, in_turns(self._fleet.take_sightings()), jobs, now, self._book.open)
         acted = {attempt: saga.action.fault for saga in self._executor.sagas() for attempt in saga.acted}
         self._journal.add(casebook.blame_ends(self._book, lines, acted))
         runs = views(self._runs, now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Moment(msgspec.Struct, frozen=True):
+class Moment(msgspec.Struct, frozen=True, gc=False):
     """Ages are differences of `monotonic_ns` (it never steps); records carry `unix_ns`."""
 
     unix_ns: int

@@ -21,7 +21,7 @@ class MissingFact(LookupError):
     """A rule asked for a fact that is not known. `assess` turns it into `Unknown`."""
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class Source(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One envelope as received: everything but its facts."""
 
     collector: str

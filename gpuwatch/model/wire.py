@@ -18,7 +18,7 @@ NO_FACTS = msgspec.Raw(b"\xc0")  # msgpack's nil: an empty `Raw` would encode to
 Status = Literal["ok", "failed", "hung", "unsupported"]
 
 
-class Envelope(msgspec.Struct, frozen=True, array_like=True):
+class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One source's latest answer. `facts` is nil unless the status is `ok`."""
 
     collector: str
@@ -32,14 +32,14 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     abandoned_count: int = 0  # children that could not be killed, left-overs of an earlier agent included
 
 
-class Goodbye(msgspec.Struct, frozen=True, array_like=True):
+class Goodbye(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A clean stop says so, so that silence means something."""
 
     reason: str
     expected_back_unix_ns: int | None = None
 
 
-class Report(msgspec.Struct, frozen=True, array_like=True):
+class Report(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One agent's report. Its identity is (machine, boot_id, agent_id, sequence)."""
 
     version: int

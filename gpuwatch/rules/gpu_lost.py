@@ -33,9 +33,10 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Iterator[Finding
     if view.expected_gpu_count == 0:
         return None
     facts = view.fact(NvmlFacts)
-    if all(gpu.error not in (GPU_IS_LOST, UNKNOWN_ERROR) for gpu in facts.gpus):
-        return None
-    return _findings(view, facts, settings)
+    for gpu in facts.gpus:
+        if gpu.error is not None and gpu.error in (GPU_IS_LOST, UNKNOWN_ERROR):
+            return _findings(view, facts, settings)
+    return None
 
 
 def _findings(view: NodeView, facts: NvmlFacts, settings: Settings) -> Iterator[Finding]:

@@ -25,7 +25,7 @@ class KernelEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     inferred: bool = False  # the words say it though no Xid number was printed
 
 
-class KernelLogFacts(msgspec.Struct, frozen=True, array_like=True):
+class KernelLogFacts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """New events since the last report, and whether the log can be read at all."""
 
     readable: bool

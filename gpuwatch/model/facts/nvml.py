@@ -42,7 +42,7 @@ class Gpu(msgspec.Struct, frozen=True, array_like=True, gc=False):
     serial: str | None = None
 
 
-class NvmlFacts(msgspec.Struct, frozen=True, array_like=True):
+class NvmlFacts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The driver and its GPUs as NVML shows them."""
 
     driver_version: str | None = None

@@ -29,7 +29,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, gc=False):
     user: str | None = None
 
 
-class TrainingFacts(msgspec.Struct, frozen=True, array_like=True):
+class TrainingFacts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Every heartbeat file of this node that could be read."""
 
     beats: tuple[Beat, ...] = ()
