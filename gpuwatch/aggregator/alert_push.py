@@ -93,6 +93,8 @@ class Pusher:
 
     def _failed(self, error: Exception) -> float:
         """Everything has to be told anew: it may come back with an empty memory."""
+        if self._stopped.is_set():  # what we ask is closed already
+            return LOOK_S
         self._told.clear()
         self._beat_ns = None
         self.failure_count += 1

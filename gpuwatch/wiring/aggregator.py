@@ -10,6 +10,7 @@ import argparse
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -296,10 +297,12 @@ class Aggregator:
         if not settings.urls:
             return ()
         scheme = "http" if self.settings.server.tls_cert_file is None else "https"
+        host, _, port = self.settings.server.listen.rpartition(":")
+        host = socket.gethostname() if host in ("0.0.0.0", "[::]") else host  # a link that leads somewhere
         desk = AlertDesk(
             settings=settings,
             cluster=self.settings.cluster.name,
-            page_url=settings.page_url or f"{scheme}://{self.settings.server.listen}",
+            page_url=settings.page_url or f"{scheme}://{host}:{port}",
             runs=AlertRuns(self._store),
             open_faults=lambda: book.open,
             incidents=teller.incidents,
