@@ -123,6 +123,7 @@ class Node:
         self.nvml: dict[str, Any] = {"interval_s": 0.3, "deadline_s": 1.0, "kill_after_s": 2.0, "container": "no"}
         if simulated:
             self.nvml |= {"preload": "gpuwatch.simulate.nvml:install", "preload_argument": str(folder / "gpus.json")}
+        self.host: dict[str, Any] = {}
         self.top: dict[str, Any] = {
             "slot": "gpu-001",
             "machine": "m-1",
@@ -145,6 +146,7 @@ class Node:
         path = self.folder / "agent.toml"
         tables = {
             "nvml": self.nvml,
+            "host": self.host,
             "kernel_log": {"source": "file", "path": str(self.folder / "kernel.log"), "interval_s": 0.2},
             "training": {"directories": [str(self.folder / "beats")], "interval_s": 0.3},
         }
