@@ -5,6 +5,8 @@ want=""
 command -v gcc > /dev/null || want="$want gcc libc6-dev"
 command -v promtool > /dev/null || want="$want prometheus"
 command -v prometheus-alertmanager > /dev/null || want="$want prometheus-alertmanager"
+{ command -v slurmctld && command -v slurmd && command -v munged; } > /dev/null || want="$want slurmctld slurmd slurm-client munge"
+command -v systemd-analyze > /dev/null || want="$want systemd"
 command -v chromium > /dev/null || want="$want chromium fonts-dejavu-core"
 [ -n "$want" ] || exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null && [ -z "${GPUWATCH_NO_INSTALL:-}" ]; then
