@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import http.server
 import json
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from gpuwatch.aggregator.alerts import Alert
 from gpuwatch.aggregator.coverage import coverage
 from gpuwatch.aggregator.money import Money
 from gpuwatch.aggregator.overview import Teller
+from gpuwatch.clock import SystemClock
 from tests.fakes_centre import Centre
 from tests.fakes_hands import FakeClock
 
@@ -292,3 +295,21 @@ def test_what_is_ill_is_not_unseen_and_what_is_unheard_is(tmp_path: Path) -> Non
     assert seen_of(centre) == [8, 8, 64, 64]  # it has an incident of its own now
     assert centre.store is not None
     centre.store.close()
+
+
+def test_one_that_hangs_keeps_nobody_waiting(receiver: Receiver) -> None:
+    hung = socket.create_server(("127.0.0.1", 0))  # takes the connection, and never answers
+    clock, settings = SystemClock(), AlertmanagerSettings()
+    urls = (f"http://127.0.0.1:{hung.getsockname()[1]}", receiver.url)
+    pushers = [Pusher(url, settings, lambda: (), clock) for url in urls]
+    for pusher in pushers:
+        pusher.start()
+    until_s = time.monotonic() + 10.0
+    while pushers[1].success_unix_ns is None and time.monotonic() < until_s:
+        time.sleep(0.01)
+    begun_s = time.monotonic()
+    for pusher in pushers:
+        pusher.stop()
+    assert time.monotonic() - begun_s < 1.0
+    assert [pusher.success_unix_ns is None for pusher in pushers] == [True, False]
+    hung.close()
