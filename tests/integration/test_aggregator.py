@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -446,21 +445,6 @@ def test_a_second_aggregator_on_the_same_ledger_is_refused(centre: Aggregator, t
     with pytest.raises(StoreError, match="another aggregator") as refusal:
         Aggregator(settings_file.load(tmp_path / "aggregator.toml"))
     assert str(os.getpid()) in refusal.value.why
-
-
-@pytest.mark.needs("systemd-analyze")
-def test_the_service_file_is_one_that_systemd_takes(tmp_path: Path) -> None:
-    unit = Path(__file__).parents[2] / "deploy" / "gpuwatch-aggregator.service"
-    root = tmp_path / "root"
-    (root / "usr/bin").mkdir(parents=True)
-    (root / "usr/bin/gpuwatch").write_text("#!/bin/sh\n")
-    (root / "usr/bin/gpuwatch").chmod(0o755)
-    shutil.copytree("/lib/systemd/system", root / "lib/systemd/system", symlinks=True)
-    shutil.copy(unit, root / "lib/systemd/system")
-    words = ["systemd-analyze", "verify", f"--root={root}", "gpuwatch-aggregator.service"]
-    checked = subprocess.run(words, capture_output=True, text=True, check=False)
-    mine = [line for line in checked.stderr.splitlines() if "gpuwatch" in line]
-    assert (checked.returncode, mine) == (0, [])
 
 
 def test_the_example_settings_are_valid() -> None:
