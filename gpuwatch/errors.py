@@ -75,5 +75,9 @@ class PriceError(GpuwatchError):
     """A price book or price look-up cannot be used."""
 
 
+class DashboardError(GpuwatchError):
+    """Dashboards cannot be read, or a Grafana does not take them."""
+
+
 class ProbeError(GpuwatchError):
     """A source on this node could not be read."""
