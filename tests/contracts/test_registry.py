@@ -11,6 +11,7 @@ import pytest
 import gpuwatch.clouds
 import gpuwatch.collectors
 import gpuwatch.importers
+import gpuwatch.reports
 import gpuwatch.rules
 import gpuwatch.schedulers
 from gpuwatch.clouds import CloudLeaf
@@ -18,6 +19,7 @@ from gpuwatch.collectors import Collector
 from gpuwatch.errors import RegistryError
 from gpuwatch.importers import ImporterLeaf
 from gpuwatch.registry import leaves
+from gpuwatch.reports import ReportFormat
 from gpuwatch.rules import FleetRule, Rule
 from gpuwatch.schedulers import SchedulerLeaf
 
@@ -25,6 +27,7 @@ ROOMS = [
     (gpuwatch.rules, "RULE", (Rule, FleetRule)),
     (gpuwatch.collectors, "COLLECTOR", (Collector,)),
     (gpuwatch.clouds, "CLOUD", (CloudLeaf,)),
+    (gpuwatch.reports, "REPORT", (ReportFormat,)),
     (gpuwatch.schedulers, "SCHEDULER", (SchedulerLeaf,)),
     (gpuwatch.importers, "IMPORTER", (ImporterLeaf,)),
 ]
