@@ -1,9 +1,11 @@
-"""The systemd units: nothing unknown in them, and what the agent relies on is there."""
+"""The systemd units: nothing unknown in them, hardened, and what the processes rely on is there."""
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
@@ -14,44 +16,92 @@ from gpuwatch.agent.settings import checked, load
 from gpuwatch.collectors import Collector
 from gpuwatch.registry import leaves
 
-UNIT = Path(__file__).resolve().parents[2] / "deploy" / "gpuwatch-agent.service"
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+AGENT, AGGREGATOR = DEPLOY / "gpuwatch-agent.service", DEPLOY / "gpuwatch-aggregator.service"
+UNITS = pytest.mark.parametrize("unit", [AGENT, AGGREGATOR], ids=["agent", "aggregator"])
+MOST_EXPOSED = 2.0  # of 10, as systemd 252 counts
 
 
+def keys(unit: Path) -> dict[str, list[str]]:
+    """Key -> its values in order."""
+    found: dict[str, list[str]] = {}
+    for line in unit.read_text().splitlines():
+        if "=" in line and line[0] not in "#;":
+            key, value = line.split("=", 1)
+            found.setdefault(key, []).append(value)
+    return found
+
+
+@UNITS
 @pytest.mark.needs("systemd-analyze")
-def test_systemd_finds_nothing_to_say(tmp_path: Path) -> None:
-    copy = tmp_path / UNIT.name
-    copy.write_text(UNIT.read_text().replace("/opt/gpuwatch/bin/python", sys.executable))
-    done = subprocess.run(["systemd-analyze", "verify", str(copy)], capture_output=True, text=True, check=False)
-    ours = [line for line in (done.stdout + done.stderr).splitlines() if UNIT.name in line]
-    assert ours == []  # an unknown key is only a line here, not an exit code
+def test_systemd_finds_nothing_to_say(unit: Path, tmp_path: Path) -> None:
+    """In a root with nothing but systemd's own units and what the unit starts."""
+    shutil.copytree("/lib/systemd/system", tmp_path / "lib/systemd/system", symlinks=True)
+    shutil.copy(unit, tmp_path / "lib/systemd/system")
+    for name in ("opt/gpuwatch/bin/python", "opt/gpuwatch/bin/gpuwatch", "usr/bin/install"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    words = ["systemd-analyze", "verify", f"--root={tmp_path}", unit.name]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")  # an unknown key is only a line, not an exit code
 
 
+@UNITS
+@pytest.mark.needs("systemd-analyze")
+def test_little_is_exposed(unit: Path) -> None:
+    words = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C.UTF-8"})
+    found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)
+    assert found, done.stdout + done.stderr
+    assert float(found[1]) <= MOST_EXPOSED
+
+
+@UNITS
 @pytest.mark.parametrize(
     "line",
     [
         "Type=notify",
+        "Restart=always",
         "KillMode=mixed",
-        "RuntimeDirectoryPreserve=yes",
+        "User=gpuwatch",
+        "StateDirectory=gpuwatch",
         "NoNewPrivileges=yes",
-        "CapabilityBoundingSet=CAP_SYSLOG",
-        "DeviceAllow=/dev/kmsg r",
+        "ProtectSystem=strict",
+        "LimitCORE=0",
+        "SystemCallErrorNumber=EPERM",
     ],
 )
+def test_what_both_rely_on(unit: Path, line: str) -> None:
+    assert line in unit.read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    "line", ["RuntimeDirectoryPreserve=yes", "CapabilityBoundingSet=CAP_SYSLOG", "DeviceAllow=/dev/kmsg r"]
+)
 def test_what_the_agent_relies_on(line: str) -> None:
-    assert line in UNIT.read_text().splitlines()
+    assert line in AGENT.read_text().splitlines()
 
 
-def test_the_stop_is_short_and_limits_hold() -> None:
-    keys = dict(line.split("=", 1) for line in UNIT.read_text().splitlines() if "=" in line and line[0] != "#")
-    assert int(keys["TimeoutStopSec"]) <= 10
-    assert int(keys["WatchdogSec"]) >= 30
-    assert keys["MemoryMax"] == "256M"
-    assert "ProtectKernelLogs" not in keys
+@UNITS
+def test_the_stop_is_short_and_limits_hold(unit: Path) -> None:
+    found = keys(unit)
+    assert int(found["TimeoutStopSec"][0]) <= 10
+    assert int(found["TimeoutAbortSec"][0]) <= 10
+    assert int(found["WatchdogSec"][0]) >= 30
+    assert {"MemoryHigh", "MemoryMax", "CPUQuota", "TasksMax"} <= found.keys()
+
+
+def test_the_agent_stays_small_and_sees_the_kernels_ring() -> None:
+    found = keys(AGENT)
+    assert found["MemoryMax"] == ["256M"]
+    assert found["CPUQuota"] == ["20%"]
+    assert not {"ProtectKernelLogs", "PrivateDevices", "PrivateUsers"} & found.keys()  # each hides /dev/kmsg
 
 
 def test_the_example_settings_are_the_usual_values() -> None:
     doors = leaves(gpuwatch.collectors, "COLLECTOR", Collector)
-    example = load(UNIT.with_name("agent.toml"), doors)
+    example = load(DEPLOY / "agent.toml", doors)
     usual = checked({}, doors, file="")
     assert example.collectors == usual.collectors
     ours = msgspec.structs.replace(example.agent, aggregator=(), token_file="", collectors={})
