@@ -23,7 +23,7 @@ from gpuwatch.aggregator.people import People
 from gpuwatch.aggregator.scene import Scene, Stage
 from gpuwatch.aggregator.senses import Senses
 from gpuwatch.aggregator.settings import Settings
-from gpuwatch.aggregator.turns import in_turns
+from gpuwatch.aggregator.turns import in_turns, paused_ns
 from gpuwatch.clock import Clock
 from gpuwatch.decide.assess import assess, assess_fleet
 from gpuwatch.decide.inspector import inspect
@@ -270,14 +270,15 @@ class Brain:
     def _work(self) -> None:
         while not self._stopped.is_set():
             self._wake.clear()
-            began_ns = self._clock.monotonic_ns()
+            began_ns, paused_before_ns = self._clock.monotonic_ns(), paused_ns()
             try:
                 self.tick()
             except Exception:
                 self.failure_count += 1
                 LOG.exception("a tick failed; the next one begins anew")
             took_s = (self._clock.monotonic_ns() - began_ns) / 1e9
-            pause_s = max(self._settings.server.tick_s, min(took_s / SHARE, LONGEST_S)) - took_s
+            worked_s = took_s - (paused_ns() - paused_before_ns) / 1e9
+            pause_s = max(self._settings.server.tick_s, min(worked_s / SHARE, LONGEST_S)) - took_s
             self._stopped.wait(MIN_GAP_S)
             self._wake.wait(max(0.0, pause_s - MIN_GAP_S))
 

@@ -13,7 +13,7 @@ from gpuwatch.aggregator.jobs import Jobs
 from gpuwatch.aggregator.journal import Journal
 from gpuwatch.aggregator.lives import Lives
 from gpuwatch.aggregator.settings import Settings
-from gpuwatch.aggregator.turns import in_turns
+from gpuwatch.aggregator.turns import in_turns, paused_ns
 from gpuwatch.aggregator.witnesses import Witness
 from gpuwatch.clock import Clock
 from gpuwatch.clouds import CloudSnapshot
@@ -24,7 +24,8 @@ from gpuwatch.runs.book import Book
 from gpuwatch.runs.track import absorb, views
 from gpuwatch.schedulers import SchedulerSnapshot
 
-SLOW_NS = 50_000_000  # runs of so many ranks are followed less often than the tick: a tenth of the time at most
+SLOW_NS = 50_000_000  # runs of so many ranks are followed less often than the tick: a tenth of the time at most …
+LONGEST_NS = 5 * 10**9  # … but never less often than agents report
 
 
 class Senses:
@@ -134,6 +135,7 @@ class Senses:
         """Heartbeats and jobs into runs, each live attempt to its machines."""
         if now.monotonic_ns < self._runs_again_ns:
             return self._last_runs
+        paused_before_ns = paused_ns()
         testimony = self._scheduler_witness.last() if self._scheduler_witness is not None else None
         jobs = () if testimony is None or testimony is self._jobs_word else self._jobs.facts(testimony.answer)
         self._jobs_word = testimony
@@ -148,8 +150,8 @@ class Senses:
                 record.run = run
                 record.view = None
         self._last_runs = runs
-        took_ns = self._clock.monotonic_ns() - now.monotonic_ns
-        self._runs_again_ns = now.monotonic_ns + (10 * took_ns if took_ns > SLOW_NS else 0)
+        took_ns = self._clock.monotonic_ns() - now.monotonic_ns - (paused_ns() - paused_before_ns)
+        self._runs_again_ns = now.monotonic_ns + (min(10 * took_ns, LONGEST_NS) if took_ns > SLOW_NS else 0)
         return runs
 
     def view(self, runs: tuple[RunView, ...], blind: str, now: Moment) -> FleetView:
