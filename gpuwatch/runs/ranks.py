@@ -90,7 +90,7 @@ def _next(known: Rank, sighting: Sighting) -> Rank:
         ends=_with_end(known.ends, beat),
         restarted=known.restarted,
         trained_before_first_step=known.trained_before_first_step or trained,
-        dead_unix_ns=_dead(known, beat),
+        dead_unix_ns=None if beat.alive is not False else _dead(known, beat),
     )
 
 
@@ -103,13 +103,11 @@ def _again(known: Rank, sighting: Sighting) -> Rank:
         view=_view(sighting, known.view.moved_monotonic_ns, still_s),
         beat=beat,
         first_read_unix_ns=first_ns,
-        dead_unix_ns=_dead(known, beat),
+        dead_unix_ns=None if beat.alive is not False else _dead(known, beat),
     )
 
 
-def _dead(known: Rank, beat: Beat) -> int | None:
-    if beat.alive is not False:
-        return None
+def _dead(known: Rank, beat: Beat) -> int:
     return known.dead_unix_ns if known.dead_unix_ns is not None else beat.read_unix_ns
 
 

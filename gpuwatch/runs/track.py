@@ -142,15 +142,15 @@ def _view(run: Run, attempt: Attempt) -> RunView:
     phase = _phase(attempt)
     step_ns = usual_step_ns(run)
     phase_ns = usual_ns(run.phase_ns.get(phase, ()))
-    by_rank = sorted(attempt.ranks.items())
-    machines = tuple(dict.fromkeys([rank.view.machine for _, rank in by_rank] + sorted(attempt.members)))
+    by_rank = [attempt.ranks[number].view for number in sorted(attempt.ranks)]
+    machines = tuple(dict.fromkeys([rank.machine for rank in by_rank] + sorted(attempt.members)))
     step = gang_step(ranks)
     ends = [end for rank in ranks for number, end in rank.ends if number == step]
     return RunView(
         run=attempt.run,
         attempt=attempt.attempt,
         machines=machines,
-        ranks=tuple(rank.view for _, rank in by_rank),
+        ranks=tuple(by_rank),
         world_size=attempt.world_size or len(by_rank),
         step=step,
         phase=phase,
