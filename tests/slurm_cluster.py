@@ -52,9 +52,16 @@ PartitionName=main Nodes={names} Default=YES MaxTime=INFINITE State=UP
 
 
 class SlurmCluster:
-    """One slurmd for each of `names`; `machines=False`: none is started, somebody else starts them."""
+    """One slurmd for each of `names`. `machines=False`: none is started, somebody else starts them. `started=False`:
+    only the files, for a test that adds to slurm.conf."""
 
-    def __init__(self, names: tuple[str, ...] = ("gpu1", "gpu2", "gpu3", "gpu4"), *, machines: bool = True) -> None:
+    def __init__(
+        self,
+        names: tuple[str, ...] = ("gpu1", "gpu2", "gpu3", "gpu4"),
+        *,
+        machines: bool = True,
+        started: bool = True,
+    ) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="gpuwatch-slurm-"))
         self.directory.chmod(0o755)  # munged runs as its own user
         self.names = names
@@ -64,8 +71,8 @@ class SlurmCluster:
             (self.directory / folder).mkdir()
         for gpu in range(8):
             (self.directory / "dev" / f"nvidia{gpu}").touch()
-        ports = _free_ports(len(names) + 1)
-        host = socket.gethostname().split(".")[0]
+        ports = free_ports(len(names) + 1)
+        self.host = host = socket.gethostname().split(".")[0]
         lines = [
             f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=2000 Gres=gpu:8"
             for name, port in zip(self.names, ports[1:], strict=True)
@@ -78,14 +85,22 @@ class SlurmCluster:
         (self.directory / "gres.conf").write_text(
             f"NodeName={','.join(self.names)} Name=gpu Count=8 File={self.directory}/dev/nvidia[0-7]\n"
         )
-        self._start_munge()
-        self.start_controller()
         for name in self.names:
             (self.directory / "spool" / name).mkdir()
-            if machines:
-                self.start_node(name)
+        if started:
+            self.start(machines=machines)
 
-    def _start_munge(self) -> None:
+    def start(self, *, machines: bool = True) -> None:
+        """Everything on."""
+        self.start_munge()
+        self.start_controller()
+        for name in self.names if machines else ():
+            self.start_node(name)
+
+    def start_munge(self) -> None:
+        """Once: what all the others tell each other by."""
+        if "munged" in self._daemons:
+            return
         run, key = self.directory / "run", self.directory / "munge.key"
         key.write_bytes(os.urandom(64))
         key.chmod(0o400)
@@ -93,12 +108,12 @@ class SlurmCluster:
         shutil.chown(run, "munge")
         words = ["runuser", "-u", "munge", "--", "munged", "--foreground", "--force", f"--key-file={key}"]
         words += [f"--socket={run}/munge.sock", f"--pid-file={run}/munged.pid", f"--seed-file={run}/munged.seed"]
-        self._launch("munged", [*words, f"--log-file={run}/munged.log"])
+        self.launch("munged", [*words, f"--log-file={run}/munged.log"])
         until("munged listens", 10, (run / "munge.sock").exists)
 
     def start_controller(self) -> None:
         """slurmctld, which takes its state from where the last one left it."""
-        self._launch("slurmctld", ["slurmctld", "-D"])
+        self.launch("slurmctld", ["slurmctld", "-D"])
 
     def stop_controller(self) -> None:
         """As systemd would: it saves what it knows. One that is killed forgets the last few seconds."""
@@ -107,7 +122,7 @@ class SlurmCluster:
 
     def start_node(self, name: str) -> None:
         """The node's slurmd."""
-        self._launch(name, ["slurmd", "-D", "-N", name])
+        self.launch(name, ["slurmd", "-D", "-N", name])
 
     def kill(self, daemon: str) -> None:
         """`kill -9` of a node's slurmd."""
@@ -126,6 +141,14 @@ class SlurmCluster:
         """What an operator would type. Raises `CalledProcessError`."""
         done = subprocess.run(words, env=self.environment(), capture_output=True, text=True, check=True, timeout=30)
         return done.stdout
+
+    def succeeds(self, *words: str) -> bool:
+        """Whether that went well."""
+        try:
+            self.run(*words)
+        except subprocess.CalledProcessError:
+            return False
+        return True
 
     def submit(self, script: str, *options: str) -> int:
         """Hand a batch job in, from this cluster's own folder; its id."""
@@ -190,7 +213,8 @@ class SlurmCluster:
             return f"unknown: {error.stderr}"
         return answer.partition(f" {key}=")[2].split(" ")[0]
 
-    def _launch(self, name: str, words: list[str]) -> None:
+    def launch(self, name: str, words: list[str]) -> None:
+        """Start a daemon of this cluster, which ends with it."""
         with (self.directory / "log" / f"{name}.out").open("ab") as log:
             self._daemons[name] = subprocess.Popen(
                 words, env=self.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -206,7 +230,8 @@ def until(what: str, seconds: float, holds: Callable[[], bool], story: Callable[
         time.sleep(0.05)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on just now."""
     sockets = [socket.socket() for _ in range(count)]
     for one in sockets:
         one.bind(("127.0.0.1", 0))
