@@ -22,6 +22,7 @@ from dashboards.parts import (
 )
 from dashboards.shown import book, paid, stalled_runs, wasted
 
+HELD = CLUSTER + ',reason!="in_progress"'  # what is acted on already is shown as that
 POOLS = variable("pool", "Pool", f"label_values(gpuwatch_node_state{{{CLUSTER}}}, pool)")
 TO_NODE = "/d/gpuwatch-node?${datasource:queryparam}&${cluster:queryparam}&${__url_time_range}&var-node="
 YES_NO: Json = {
@@ -68,7 +69,7 @@ def _answers() -> list[tuple[int, Json]]:
             stat(
                 "Held",
                 "Sick nodes and runs that wait, each for a reason: see below.",
-                query(zero_if_alive(f"sum(gpuwatch_holds{{{CLUSTER}}})")),
+                query(zero_if_alive(f"sum(gpuwatch_holds{{{HELD}}})")),
                 steps=[(1, "yellow")],
             ),
         ),
@@ -115,7 +116,7 @@ def fleet() -> Json:
     holds = bars(
         "Held, and why",
         "Sick nodes and runs that nothing is done with, by reason. The page names them.",
-        query(f"sum by (reason) (gpuwatch_holds{{{CLUSTER}}})", "{{reason}}"),
+        query(f"sum by (reason) (gpuwatch_holds{{{HELD}}})", "{{reason}}"),
         empty="nothing is held",
         links=[link("who is held", "${page}")],
     )

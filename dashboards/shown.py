@@ -23,7 +23,7 @@ def wasted() -> Json:
     """What of it buys nothing."""
     asked = query(f"sum(gpuwatch_waste_dollars_per_hour{{{CLUSTER}}})")
     says = WASTE_SAYS + " An hour." + book("GpuwatchDollarsBurning")
-    steps = [(1, "yellow"), (100, "red")]
+    steps = [(1, "yellow")]  # how much is too much depends on the fleet: the share says it
     return stat("Wasted now", says, asked, unit="currencyUSD", steps=steps, empty=UNPRICED)
 
 

@@ -158,13 +158,16 @@ def _refusal(what: str, code: int, response: Any) -> DashboardError:
             step = "disable that plugin's dashboards, or choose another Grafana"
         return Refused(what, why=f"{why} ({more})" if more else why, next_step=step)
     steps = {
-        400: "this Grafana does not read these dashboards: 11.6 or newer is needed",
+        400: "see Grafana's own words; these dashboards are for 11.6 or newer",
         401: "make a new token for the service account and put it into --token-file",
         403: f"the token may not do this: {RIGHTS}",
         404: "check --url: a Grafana under a path needs that path too",
         409: "somebody else changes it at the same time: run it again",
         429: "wait a minute and run it again",
     }
+    if code == 400 and "provisioned" in words:
+        step = "it reads this dashboard from files: put the new files there, or take them away and push"
+        return DashboardError(what, why=why, next_step=step)
     usual = "look into Grafana's log, then run it again" if code >= 500 else "see Grafana's log"
     return DashboardError(what, why=why, next_step=steps.get(code, usual))
 

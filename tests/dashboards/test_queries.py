@@ -31,6 +31,7 @@ scrape_configs:
   static_configs: [{{targets: ["127.0.0.1:{agent}"], labels: {{cluster: demo}}}}]
 """
 XID = "NVRM: Xid (PCI:0000:1a:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+SEEN_S = 2.5  # two scrapes
 
 
 class Asked:
@@ -112,10 +113,11 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
             refuse_one(living)
             living.cluster.kill_node(living.slots[-1])  # the gang is on the first two
             living.until("the dead node is held", 40, lambda: shows(living, "gpuwatch_holds"))
+            time.sleep(SEEN_S)
             living.cluster.hang_rank(living.slots[0], 0)
             hold.unlink()
             living.until("it was replaced", 60, lambda: shows(living, "gpuwatch_actions_ended_last_week"))
-            time.sleep(2.5)  # two scrapes of it
+            time.sleep(SEEN_S)
             story.ended_s = time.time()
             yield story
     finally:

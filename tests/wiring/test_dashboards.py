@@ -140,6 +140,7 @@ DENIED = {"message": "You'll need additional permissions to perform this action"
         pytest.param("POST /folders", (403, DENIED), "additional permissions", "folders:create", id="403-folder"),
         pytest.param(SETTINGS, (404, {"message": "Not found"}), "404", "under a path", id="404"),
         pytest.param(SAVE, (400, {"message": "bad request data"}), "bad request data", "11.6", id="400"),
+        pytest.param(SAVE, (400, {"message": "Cannot save provisioned dashboard"}), "provisioned", "files", id="files"),
         pytest.param(SAVE, (429, {"message": "slow down"}), "slow down", "wait", id="429"),
         pytest.param(SAVE, (500, {"message": "database is locked"}), "database is locked", "Grafana's log", id="500"),
         pytest.param(SAVE, (503, b"<html>no upstream</html>"), "no upstream", "Grafana's log", id="503-html"),
