@@ -175,7 +175,16 @@ def _ourselves() -> list[tuple[int, Json]]:
             ),
         ),
         (
-            4,
+            3,
+            stat(
+                "Agents scraped",
+                "Those whose own numbers Prometheus has now. It knows them also while no aggregator answers.",
+                query(f"count(gpuwatch_agent_build_info{{{CLUSTER}}})"),
+                empty="no agent was scraped",
+            ),
+        ),
+        (
+            3,
             stat(
                 "Doubts its own sight",
                 "While it does, it acts on nothing." + book("GpuwatchBlind"),
@@ -184,7 +193,7 @@ def _ourselves() -> list[tuple[int, Json]]:
             ),
         ),
         (
-            4,
+            3,
             stat(
                 "Everything held",
                 "A person has put the HOLD file there: nothing is done.",
@@ -193,7 +202,7 @@ def _ourselves() -> list[tuple[int, Json]]:
             ),
         ),
         (
-            4,
+            3,
             stat(
                 "Ledger fails",
                 "What is not written down is not done." + book("GpuwatchLedgerFailing"),

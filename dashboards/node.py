@@ -20,6 +20,9 @@ from dashboards.parts import (
 )
 from dashboards.shown import book
 
+# By whichever knows the node: at night perhaps only the agents answer.
+EITHER = f'{{__name__=~"gpuwatch_node_state|gpuwatch_node_info",{CLUSTER}}}'
+
 
 def node() -> Json:
     """One node: the aggregator's word on it, and its agent's own numbers."""
@@ -116,7 +119,7 @@ def node() -> Json:
         "gpuwatch / Node",
         "One node: what gpuwatch says of it, and what its agent measures.",
         [
-            variable("node", "Node", f"label_values(gpuwatch_node_state{{{CLUSTER}}}, slot)", every=False),
+            variable("node", "Node", f"label_values({EITHER}, slot)", every=False),
             variable(
                 "instance",
                 "Agent",
