@@ -69,7 +69,7 @@ class Commands:
             out, err = process.communicate(timeout=self._timeout_s)
         except subprocess.TimeoutExpired:
             raise TooSlow(
-                f"{words[0]} {words[1]} gave no answer within {self._timeout_s:g} s",
+                f"`{' '.join(words[:5])}` gave no answer within {self._timeout_s:g} s",
                 retry=True,
                 why="slurmctld hangs, is starting, or is too busy",
                 next_step="look at `scontrol ping`; if it is only slow, raise scheduler.slurm.timeout_s",
@@ -80,7 +80,7 @@ class Commands:
         if process.returncode != 0:
             retry = not any(words in said.lower() for words in _PERMANENT)
             raise Refused(
-                f"`{' '.join(words[:3])}` failed: {said or f'exit code {process.returncode}'}",
+                f"`{' '.join(words[:5])}` failed: {said or f'exit code {process.returncode}'}",
                 said=said,
                 retry=retry,
                 next_step="see docs/slurm.md for the rights that gpuwatch needs, and `scontrol ping`",

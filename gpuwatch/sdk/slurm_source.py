@@ -22,9 +22,9 @@ from gpuwatch.sdk.slurm_nodes import Node
 T = TypeVar("T")
 Form = Literal["auto", "json", "text"]
 LOG = logging.getLogger("gpuwatch.slurm")
-_TEXT = (("scontrol", "-o", "show", "node"), ("scontrol", "-o", "show", "job"))
-_OLD_JSON = (("sinfo", "--json"), ("squeue", "--json"))
-_JSON = (("scontrol", "show", "node", "--json"), ("scontrol", "show", "job", "--json"))
+_TEXT = (("scontrol", "--all", "-o", "show", "node"), ("scontrol", "--all", "-o", "show", "job"))
+_OLD_JSON = (("sinfo", "--all", "--json"), ("squeue", "--all", "--json"))  # --all: hidden partitions too
+_JSON = (("scontrol", "--all", "show", "node", "--json"), ("scontrol", "--all", "show", "job", "--json"))
 
 
 class Source:

@@ -93,7 +93,7 @@ class Tries:
                     _add(found, self._attempt(job, "ended", *ended))
             else:  # what leaves its nodes does not always say yet whether for the queue or for good
                 _add(found, self._attempt(job, "running" if job.running else "pending"))
-            if job.waiting or job.running:
+            if job.running or (job.waiting and not job.leaving):  # until it has left, its times are those of before
                 for restarts in range(max(0, job.restarts - EARLIER_TRIES), job.restarts):
                     earlier = self._earlier(job, restarts)
                     if earlier.attempt not in told:

@@ -401,6 +401,13 @@ class TestTries:
         (fact,) = Tries(by_name=True).attempts([job_text(state="COMPLETING", restarts=0)], [])
         assert fact.state == "pending"
 
+    def test_a_requeued_job_that_is_still_leaving_its_nodes_says_nothing_of_its_end_yet(self) -> None:
+        (job,) = slurm_jobs.from_json(
+            json.dumps({"jobs": [JSON_24 | {"job_state": ["PENDING", "COMPLETING"], "restart_cnt": set_number(1)}]})
+        )
+        (fact,) = Tries(by_name=True).attempts([job], [])
+        assert (fact.attempt, fact.state, job.leaving) == ("7.1", "pending", True)
+
     def test_by_job_id(self) -> None:
         assert Tries(by_name=False).attempts([job_text()], [])[0].run == "7"
 
