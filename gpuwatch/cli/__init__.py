@@ -1,0 +1,137 @@
+"""The command line: words in, one call into `wiring`, errors as text and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpuwatch import __version__
+from gpuwatch.cli import orders
+from gpuwatch.cli.dashboards import dashboards
+from gpuwatch.cli.report import CostReport, cost_report
+from gpuwatch.cli.words import AsJson, Config
+from gpuwatch.errors import GpuwatchError, UsageError
+
+app = typer.Typer(
+    name="gpuwatch",
+    help="Find dead and driver-failed GPU nodes, drain and replace them, and say what it cost in dollars.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gpuwatch {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def agent(config: Config = Path("/etc/gpuwatch/agent.toml")) -> None:
+    """Watch this node: NVML, kernel log, host and training heartbeats; send reports to the aggregator."""
+    # A fresh interpreter: the agent must not carry this command line's libraries in memory for months.
+    os.execv(sys.executable, [sys.executable, "-m", "gpuwatch.wiring.agent", "--config", str(config)])
+
+
+@app.command()
+def aggregator(config: Config = Path("/etc/gpuwatch/aggregator.toml")) -> None:
+    """Receive reports, judge, plan, act within the policy, keep the ledger, serve page, API and metrics."""
+    os.execv(sys.executable, [sys.executable, "-m", "gpuwatch.wiring.aggregator", "--config", str(config)])
+
+
+@app.command()
+def scan(
+    as_json: AsJson = False,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="The agent's settings file, for its collectors' tables.")
+    ] = None,
+    expect_gpus: Annotated[int | None, typer.Option(min=0, help="How many GPUs this node must have.")] = None,
+) -> None:
+    """Look at this node once, with no server and no settings. Exit code: 0 ok, 1 warning, 2 critical, 3 unknown."""
+    from gpuwatch.wiring import scan as wiring
+
+    raise typer.Exit(wiring.run(as_json=as_json, config=config, expected_gpus=expect_gpus))
+
+
+@app.command()
+def decode(
+    files: Annotated[list[str], typer.Argument(help="Kernel logs to explain; `-` reads standard input.")],
+    as_json: AsJson = False,
+    summary: Annotated[bool, typer.Option("--summary", help="With --json: one last object, the decision.")] = False,
+) -> None:
+    """Explain a pasted kernel log: each GPU event, which GPU and process, how bad it is, what to do."""
+    from gpuwatch.wiring import decode as wiring
+
+    raise typer.Exit(wiring.run(files, as_json=as_json, summary=summary))
+
+
+@app.command()
+def demo(
+    leave: Annotated[bool, typer.Option("--exit", help="End after the story; 0 if all of it happened.")] = False,
+    nodes: Annotated[int, typer.Option(min=5, max=64, help="Nodes of eight simulated GPUs each.")] = 16,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes a free one.")] = 9190,
+    directory: Annotated[
+        Path | None, typer.Option(help="Where to keep its files; a new temporary folder if not given.")
+    ] = None,
+) -> None:
+    """Run a cluster on this machine and break it: a dead node, a wedged driver, a lost GPU, a hung rank."""
+    from gpuwatch.wiring import demo as wiring
+
+    raise typer.Exit(wiring.run(leave=leave, node_count=nodes, port=port, directory=directory))
+
+
+@app.command()
+def token(
+    machine: Annotated[str, typer.Argument(help="The machine's id, as its agent reports it.")],
+    secret_file: Annotated[Path, typer.Option(help="The cluster secret.")] = Path("/etc/gpuwatch/secret"),
+) -> None:
+    """Print the token with which this machine's agent may speak, and only for itself."""
+    from gpuwatch.model.token import machine_token
+
+    try:
+        secret = secret_file.read_bytes().strip()
+    except OSError as error:
+        raise UsageError(
+            f"{secret_file} cannot be read", why=str(error), next_step="name the secret with --secret-file"
+        ) from error
+    if not secret:
+        raise UsageError(
+            f"{secret_file} is empty",
+            why="everybody could make the tokens of an empty secret",
+            next_step=f"make one: (umask 077; head -c 32 /dev/urandom | base64 > {secret_file})",
+        )
+    if not machine.strip():
+        raise UsageError("a token is for one machine", next_step="name its id, as `gpuwatch scan --json` prints it")
+    typer.echo(machine_token(secret, machine))
+
+
+app.command("cost-report", cls=CostReport)(cost_report)
+for command in (orders.explain, orders.approve, orders.hold, orders.clear):
+    app.command()(command)
+app.add_typer(dashboards, name="dashboards")
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        app()
+    except GpuwatchError as error:
+        print(f"gpuwatch: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:  # `gpuwatch decode … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
