@@ -192,12 +192,13 @@ class SlurmCluster:
         """Every process of this cluster ends, those of its jobs too."""
         for daemon in self._daemons.values():
             daemon.kill()
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get("SLURM_CONF") == str(self.conf) and process.pid != os.getpid():
-                    process.kill()
-            except psutil.Error:
-                continue
+        mark = (
+            f"SLURM_CONF={self.conf}\0".encode()
+        )  # slurmstepd writes over the begin of its environment, not over this
+        for pid in (pid for pid in psutil.pids() if pid != os.getpid()):
+            with contextlib.suppress(OSError):
+                if mark in Path(f"/proc/{pid}/environ").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
         for daemon in self._daemons.values():
             daemon.wait()
         shutil.rmtree(self.directory, ignore_errors=True)
