@@ -195,12 +195,10 @@ class SlurmCluster:
         mark = (
             f"SLURM_CONF={self.conf}\0".encode()
         )  # slurmstepd writes over the begin of its environment, not over this
-        for pid in (pid for pid in psutil.pids() if pid != os.getpid()):
-            with contextlib.suppress(OSError):
-                if mark in Path(f"/proc/{pid}/environ").read_bytes():
-                    os.kill(pid, signal.SIGKILL)
         for daemon in self._daemons.values():
             daemon.wait()
+        while _kill_marked(mark):  # a step that was just being started is found by the next look
+            time.sleep(0.05)
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def environment(self) -> dict[str, str]:
@@ -240,3 +238,14 @@ def free_ports(count: int) -> list[int]:
     for one in sockets:
         one.close()
     return ports
+
+
+def _kill_marked(mark: bytes) -> int:
+    """End every process whose environment holds this; how many there were."""
+    found = 0
+    for pid in (pid for pid in psutil.pids() if pid != os.getpid()):
+        with contextlib.suppress(OSError):
+            if mark in Path(f"/proc/{pid}/environ").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+                found += 1
+    return found

@@ -102,7 +102,16 @@ def absorb(heard: Heard | Prior | None, report: Report, received: Moment) -> Hea
     count = heard.report_count + 1
     if _overtaken(heard, report):
         goodbye_ns = None if heard.goodbye is None else received.monotonic_ns  # what came before it does not revoke it
-        return msgspec.structs.replace(heard, last=received, goodbye_monotonic_ns=goodbye_ns, report_count=count)
+        newest_again = report.boot_id == heard.boot and report.sequence == heard.sequence
+        # Its answer was lost and it came once more: what follows is paced from here, else a spool's next looks live.
+        paced_ns = received.monotonic_ns if newest_again else heard.sent_monotonic_ns
+        return msgspec.structs.replace(
+            heard,
+            last=received,
+            goodbye_monotonic_ns=goodbye_ns,
+            report_count=count,
+            sent_monotonic_ns=paced_ns,
+        )
     if is_late(heard, report, received):
         return msgspec.structs.replace(
             heard,

@@ -66,3 +66,24 @@ def test_a_spool_is_late_to_its_end_however_often_the_agent_reports(interval_s: 
         if passed_ns - sent_ns > max(15, 3 * interval_s) * 10**9:
             assert is_late(heard, report(number, sent_ns), received), (number, sent_ns / 1e9)
         heard = absorb(heard, report(number, sent_ns), received)
+
+
+def test_a_spool_behind_a_report_that_came_twice_is_late_too() -> None:
+    """The kernel delivered the last one although its answer was lost; the agent sends it again, then its spool."""
+    unix_ns, monotonic_ns, second = 1_700_000_000 * 10**9, 10**12, 10**9
+
+    def at(seconds: float) -> Moment:
+        return Moment(unix_ns + int(seconds * second), monotonic_ns + int(seconds * second))
+
+    def report(number: int) -> Report:
+        return Report(2, "gpu01", "m1", "b", "a", number, unix_ns + number * second, (), interval_s=1.0)
+
+    heard = absorb(None, report(0), at(0))
+    for number in range(1, 10):
+        heard = absorb(heard, report(number), at(number))
+    heard = absorb(heard, report(10), at(36.0))
+    heard = absorb(heard, report(10), at(37.0))
+    for number in range(11, 22):
+        received = at(37.0 + 0.02 * (number - 10))
+        assert is_late(heard, report(number), received), number
+        heard = absorb(heard, report(number), received)
