@@ -26,8 +26,10 @@ from gpuwatch.model.policy import Mode, Policy
 from gpuwatch.model.run import RunView
 from gpuwatch.model.states import Health, Lifecycle
 from gpuwatch.model.verdict import RunVerdict, Verdict
+from gpuwatch.model.view import NodeView
 from gpuwatch.model.wire import Envelope
 from gpuwatch.store.sqlite import Store
+from tests.fakes import node_view
 from tests.fakes_hands import FakeClock, FakeCloud, FakeScheduler
 
 SLOT = "gpu01"
@@ -78,6 +80,7 @@ class World:
         self.new_reports = True
         self.blind = ""
         self.runs: tuple[RunView, ...] = ()
+        self.views: dict[str, NodeView] = {}
         self.run_verdicts: tuple[RunVerdict, ...] = ()
         self.boundary: Callable[[str], None] = lambda _where: None
         self.store: Any = None
@@ -137,6 +140,7 @@ class World:
             now=self.clock.now(),
             verdicts=verdicts,
             runs=self.runs,
+            views=self.views,
             run_verdicts=self.run_verdicts,
             blind_because=self.blind,
         )
@@ -430,6 +434,27 @@ def test_a_job_that_still_steps_on_a_sick_node_is_not_ended_early(world: World) 
         world.round()
     assert world.scheduler.acted == []
     world.rounds(8)  # it has not moved since: three usual steps
+    assert len(world.scheduler.acted) == 1
+
+
+def test_short_steps_are_not_taken_for_standing_still_between_two_reports(world: World) -> None:
+    world.views = {OLD: node_view(SLOT, interval_s=5.0)}
+    run = RunView(
+        run="run",
+        attempt="run.1",
+        machines=(OLD,),
+        ranks=(),
+        world_size=8,
+        step=1,
+        phase="train",
+        moved_monotonic_ns=world.clock.monotonic_ns(),
+        usual_step_s=0.2,
+    )
+    world.runs = (run,)
+    world.executor.begin(action(), urgent=True)
+    world.rounds(10)  # two reports' time: three steps have long passed
+    assert world.scheduler.acted == []
+    world.rounds(6)
     assert len(world.scheduler.acted) == 1
 
 
