@@ -98,6 +98,11 @@ def make_job_report(
     if fleet_gpus is not None and since is not None and until is not None and until > since:
         idle, words = _idle(history, rates, fleet_gpus, since, until)
         sentences += words
+        if since_unix_s is None:
+            findings.append(
+                "The idle time counts from the first start of a job in the dump, and a dump also holds jobs that began "
+                "before its own period: give the period with --month, or --since and --until."
+            )
     return JobReport(
         by=tuple(by),
         source=history.source,

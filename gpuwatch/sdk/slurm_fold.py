@@ -168,7 +168,7 @@ class Fold:
             notes.append("Running jobs are counted up to now: the dump does not say when it was made.")
         if long:
             notes.append(
-                f"{long:,} jobs have been running for more than 31 days. They may be records whose end was lost: "
+                f"Jobs that have been running for more than 31 days: {long:,}. They may be records whose end was lost: "
                 "look at `sacctmgr show runawayjobs`."
             )
         if self.other_clocks:

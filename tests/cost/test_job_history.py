@@ -198,7 +198,9 @@ def test_idle_capacity_of_a_fleet() -> None:
     )
     assert "16 GPUs for 24.0 hours" in made.said[-1]
     assert "What the dump holds" not in made.said[-1]
+    assert any("give the period" in said for said in made.findings)
     short = report(one("COMPLETED", "completed", DAY), fleet_gpus=16, since=-3 * DAY, until=4 * DAY)
+    assert not any("give the period" in said for said in short.findings)
     assert "starts 3.0 days after" in short.said[-1]
     assert "ends 3.0 days before" in short.said[-1]
     small = report(one("COMPLETED", "completed", 12 * DAY), fleet_gpus=8)
