@@ -24,7 +24,6 @@ sku = "{sku}"
 mode = "replace"
 max_nodes_out = 2
 hold_off_s = 3.0
-silent_after_intervals = 3.0
 dead_after_s = 4.0
 witness_fresh_s = 10.0
 driver_grace_s = 2.0
