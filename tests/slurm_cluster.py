@@ -164,7 +164,7 @@ class SlurmCluster:
                     self.run("scontrol", "update", f"job={job}", "StartTime=now")
             return self.job_state(job) == "RUNNING"
 
-        until(f"job {job} runs again", 30, begun)
+        until(f"job {job} runs again", 100, begun)
 
     def state(self, name: str) -> str:
         """A node's state in Slurm's words, such as `MIXED+DRAIN`."""
