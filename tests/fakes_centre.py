@@ -12,37 +12,23 @@ from typing import Any
 import msgspec
 
 from gpuwatch.aggregator import settings as settings_file
-from gpuwatch.aggregator.beginning import restored_fleet
-from gpuwatch.aggregator.brain import Brain
-from gpuwatch.aggregator.executor import Executor
-from gpuwatch.aggregator.guard import Guard
-from gpuwatch.aggregator.incidents import IncidentBook
-from gpuwatch.aggregator.ingest import Ingest
-from gpuwatch.aggregator.jobs import Jobs
-from gpuwatch.aggregator.journal import Journal
-from gpuwatch.aggregator.lives import Lives
-from gpuwatch.aggregator.people import People
-from gpuwatch.aggregator.reach import Reach
-from gpuwatch.aggregator.scene import Scene, Stage
-from gpuwatch.aggregator.senses import Senses
+from gpuwatch.aggregator.scene import Scene
 from gpuwatch.aggregator.settings import Hand, Settings
 from gpuwatch.aggregator.witnesses import Witness
 from gpuwatch.clouds import CloudSnapshot
-from gpuwatch.decide.assess import assess
 from gpuwatch.model.facts.kernel_log import KernelEvent, KernelLogFacts
 from gpuwatch.model.facts.nvml import Gpu, NvmlFacts
 from gpuwatch.model.facts.training import Beat, TrainingFacts
 from gpuwatch.model.policy import Mode
 from gpuwatch.model.token import machine_token
 from gpuwatch.model.wire import Envelope, Goodbye, Report
-from gpuwatch.runs.track import from_ledger
 from gpuwatch.schedulers import SchedulerSnapshot
 from gpuwatch.store.records import EventKey, LastSeen, StoredEvent
 from gpuwatch.store.sqlite import Store
+from gpuwatch.wiring.core import Core, Hands
 from tests.fakes_hands import FakeClock, FakeCloud, FakeScheduler
 
 SECRET = b"a secret of the tests, long enough"
-RUN_KINDS = "attempt_started attempt_ended member_left step_ended phase_began phase_ended checkpoint_saved run_closed"
 _PACK = msgspec.msgpack.Encoder().encode
 
 TOML = """
@@ -182,73 +168,22 @@ class Centre:
             self.store.close()
         (self.folder / "state").mkdir(exist_ok=True)
         self.store = store = Store(self.folder / "state" / "ledger.db", sole=True)
-        clock, settings = self.clock, self.settings
-        now = clock.now()
-        self.stage = stage = Stage(Scene(now=now))
-        self.fleet = fleet = restored_fleet(settings, store, now)
-        self.book = IncidentBook(store)
-        self.people = People(store, clock)
-        self.guard = guard = Guard(
-            hold_file=settings.server.hold_file,
-            policies=settings.policies(),
-            human_holds=self.people.holds,
-            scene=lambda: stage.scene,
-        )
+        clock = self.clock
         self.scheduler_witness: Witness[SchedulerSnapshot] = Witness("scheduler", self.scheduler.snapshot, 5.0, clock)
         self.cloud_witness: Witness[CloudSnapshot] = Witness("cloud", self.cloud.snapshot, 5.0, clock)
-        reach = Reach(
-            fleet=fleet,
-            guard=guard,
-            scene=lambda: stage.scene,
-            policies=settings.policies(),
-            scheduler=self.scheduler,
-            cloud=self.cloud,
-            scheduler_witness=self.scheduler_witness,
-            cloud_witness=self.cloud_witness,
-        )
-        self.executor = Executor(store=store, reach=reach, people=self.people, clock=clock)
-        rules = {name: rule for name, rule in settings.rules.items() if rule[0].on == "report"}
-        self.ingest = Ingest(
-            fleet=fleet,
+        self.lag_s = 0.0
+        core = Core(
+            self.settings,
+            store,
+            Hands(self.scheduler, self.cloud, self.scheduler_witness, self.cloud_witness),
             secret=SECRET,
             keeper=DirectKeeper(store),
-            examine=lambda view, moment: assess(view, moment, rules),
             clock=clock,
-            wake=lambda: None,
-        )
-        journal = Journal(store, now)
-        jobs = Jobs(fleet.machine_at, lambda _slot: 8, store.lines_of("attempt_started", "node_held", "node_let_go"))
-        self.lag_s = 0.0
-        senses = Senses(
-            settings=settings,
-            clock=clock,
-            started=now,
-            fleet=fleet,
-            journal=journal,
-            book=self.book,
-            jobs=jobs,
-            lives=Lives(settings, store.lines_of("life_started", "life_ended")),
-            runs=from_ledger(store.lines_of(*RUN_KINDS.split())),
-            executor=self.executor,
-            scheduler_witness=self.scheduler_witness,
-            cloud_witness=self.cloud_witness,
             lag_s=lambda: self.lag_s,
-            heard_monotonic_ns=lambda: self.ingest.last_heard_monotonic_ns,
         )
-        self.journal = journal
-        self.brain = Brain(
-            settings=settings,
-            clock=clock,
-            senses=senses,
-            fleet=fleet,
-            journal=journal,
-            book=self.book,
-            run_is_open=jobs.is_open,
-            people=self.people,
-            guard=guard,
-            executor=self.executor,
-            stage=stage,
-        )
+        self.stage, self.fleet, self.book, self.people = core.stage, core.fleet, core.book, core.people
+        self.guard, self.executor, self.ingest = core.guard, core.executor, core.ingest
+        self.journal, self.brain = core.journal, core.brain
 
     # the world goes on
 

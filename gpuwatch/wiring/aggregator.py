@@ -10,70 +10,26 @@ import argparse
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from gpuwatch import logs
 from gpuwatch.aggregator import settings as settings_file
-from gpuwatch.aggregator.alert_desk import AlertDesk
-from gpuwatch.aggregator.alert_push import Pusher
-from gpuwatch.aggregator.alert_runs import AlertRuns
-from gpuwatch.aggregator.beginning import open_store, price_book, read_secret, restored_fleet
-from gpuwatch.aggregator.brain import Brain
+from gpuwatch.aggregator.beginning import open_store, price_book, read_secret
 from gpuwatch.aggregator.clockwork import Clockwork
 from gpuwatch.aggregator.committer import Committer
-from gpuwatch.aggregator.coverage import coverage
-from gpuwatch.aggregator.executor import Executor
-from gpuwatch.aggregator.explain import explain
-from gpuwatch.aggregator.guard import Guard
-from gpuwatch.aggregator.incidents import IncidentBook
-from gpuwatch.aggregator.ingest import Ingest
-from gpuwatch.aggregator.jobs import Jobs
-from gpuwatch.aggregator.journal import Journal
 from gpuwatch.aggregator.lastseen import LastSeenKeeper
-from gpuwatch.aggregator.lives import Lives
-from gpuwatch.aggregator.metrics import Metrics
 from gpuwatch.aggregator.money import MoneyDesk
-from gpuwatch.aggregator.orders import Orders
-from gpuwatch.aggregator.overview import Teller
-from gpuwatch.aggregator.people import People
-from gpuwatch.aggregator.reach import Reach
-from gpuwatch.aggregator.scene import Scene, Stage
-from gpuwatch.aggregator.senses import Senses
 from gpuwatch.aggregator.server import Server, tune_interpreter
 from gpuwatch.aggregator.settings import Settings
-from gpuwatch.aggregator.webapp import application
-from gpuwatch.aggregator.witnesses import Witness
 from gpuwatch.clock import Clock, SystemClock
-from gpuwatch.clouds import Cloud, CloudSnapshot
-from gpuwatch.decide.assess import assess
 from gpuwatch.errors import GpuwatchError
-from gpuwatch.model.evidence import Finding
-from gpuwatch.model.moment import Moment
-from gpuwatch.model.view import NodeView
 from gpuwatch.notify import ServiceManager
-from gpuwatch.runs.track import from_ledger
-from gpuwatch.schedulers import Scheduler, SchedulerSnapshot
+from gpuwatch.wiring.core import Core, open_hands
+from gpuwatch.wiring.voices import Voices
 
 LOG = logging.getLogger("gpuwatch.aggregator")
-T = TypeVar("T")
-RUN_KINDS = [
-    "attempt_started",
-    "attempt_ended",
-    "member_left",
-    "step_ended",
-    "phase_began",
-    "phase_ended",
-    "evidence_lost",
-    "evidence_back",
-    "checkpoint_saved",
-    "run_closed",
-]
 
 
 class Aggregator:
@@ -96,140 +52,41 @@ class Aggregator:
 
     def _build(self, secret: bytes, operator: bytes | None) -> None:
         settings, clock, store = self.settings, self._clock, self._store
-        now = Moment(clock.unix_ns(), clock.monotonic_ns())
-        self._stage = stage = Stage(Scene(now=now))
-        self._fleet = fleet = restored_fleet(settings, store, now)
-        self._book = book = IncidentBook(store)
-        self._people = people = People(store, clock)
-        scene: Callable[[], Scene] = lambda: stage.scene  # noqa: E731
-        guard = Guard(
-            hold_file=settings.server.hold_file, policies=settings.policies(), human_holds=people.holds, scene=scene
-        )
-        self._hands(clock)
-        reach = Reach(
-            fleet=fleet,
-            guard=guard,
-            scene=scene,
-            policies=settings.policies(),
-            scheduler=self._scheduler,
-            cloud=self._cloud,
-            scheduler_witness=self._scheduler_witness,
-            cloud_witness=self._cloud_witness,
-        )
-        self._executor = Executor(store=store, reach=reach, people=people, clock=clock, changed=self.wake)
+        self._hands = hands = open_hands(settings, clock)
         self._committer = Committer(store)
-        report_rules = {name: rule for name, rule in settings.rules.items() if rule[0].on == "report"}
-
-        def examine(view: NodeView, moment: Moment) -> tuple[Finding, ...]:
-            return assess(view, moment, report_rules)
-
-        self._ingest = Ingest(
-            fleet=fleet, secret=secret, keeper=self._committer, examine=examine, clock=clock, wake=self.wake
-        )
-        journal = Journal(store, now)
-        jobs = Jobs(
-            fleet.machine_at,
-            lambda slot: settings.pools[settings.place(slot).pool].gpus,
-            store.lines_of("attempt_started", "node_held", "node_let_go"),
-        )
-        senses = Senses(
-            settings=settings,
+        self._core = core = Core(
+            settings,
+            store,
+            hands,
+            secret=secret,
+            keeper=self._committer,
             clock=clock,
-            started=now,
-            fleet=fleet,
-            journal=journal,
-            book=book,
-            jobs=jobs,
-            lives=Lives(settings, store.lines_of("life_started", "life_ended")),
-            runs=from_ledger(store.lines_of(*RUN_KINDS)),
-            executor=self._executor,
-            scheduler_witness=self._scheduler_witness,
-            cloud_witness=self._cloud_witness,
             lag_s=lambda: self._server.lag_s(),
-            heard_monotonic_ns=lambda: self._ingest.last_heard_monotonic_ns,
-        )
-        self._brain = Brain(
-            settings=settings,
-            clock=clock,
-            senses=senses,
-            fleet=fleet,
-            journal=journal,
-            book=book,
-            run_is_open=jobs.is_open,
-            people=people,
-            guard=guard,
-            executor=self._executor,
-            stage=stage,
         )
         self._money = MoneyDesk(
             store,
             price_book(settings),
             clock,
-            alive=lambda: {record.machine for record in fleet.machines()},
-            evidence_age_s=lambda: 4 * fleet.interval_s(),
+            alive=lambda: {record.machine for record in core.fleet.machines()},
+            evidence_age_s=lambda: 4 * core.fleet.interval_s(),
         )
-        self._clockwork = self._make_clockwork()
-        self._brain.clock_stepped = self._clockwork.clock_stepped
-        teller = Teller(
-            settings=settings,
+        hand = settings.cloud
+        self._clockwork = Clockwork(
+            store=store,
             clock=clock,
-            stage=stage,
-            fleet=fleet,
-            book=book,
-            executor=self._executor,
-            people=people,
-            guard=guard,
-            money=self._money.latest,
-            witnesses=self._witnesses,
+            event_days=settings.server.event_days,
+            cloud=hands.cloud,
+            provider="" if hand is None else hand.kind,
+            bill_every_s=30.0 if hand is None else min(30.0, max(5.0, 6 * hand.interval_s)),
         )
-        self._pushers = self._make_pushers(book, teller)
-        orders = Orders(
-            token=operator, settings=settings, store=store, people=people, fleet=fleet, stage=stage, clock=clock
-        )
-        metrics = Metrics(
-            clock=clock,
-            stage=stage,
-            fleet=fleet,
-            ingest=self._ingest,
-            executor=self._executor,
-            guard=guard,
-            book=book,
-            witnesses=self._witnesses,
-            money=self._money.latest,
-            failures=lambda: self._brain.failure_count,
-            covered=lambda: coverage(
-                settings,
-                fleet,
-                stage.scene,
-                book.open,
-                {saga.action.slot for saga in self._executor.open()},
-                clock.monotonic_ns(),
-            ),
-            ledger_error=lambda: journal.error,
-            pushers=self._pushers,
-        )
-        web = application(
-            teller=teller,
-            explain=partial(
-                explain,
-                clock=clock,
-                stage=stage,
-                fleet=fleet,
-                book=book,
-                executor=self._executor,
-                people=people,
-                places=settings.places,
-            ),
-            orders=orders,
-            metrics=metrics,
-            alive=self.wrong,
-            ready=lambda: "" if stage.scene.tick_count else "the first tick is not over yet",
-        )
+        core.brain.clock_stepped = self._clockwork.clock_stepped
+        voices = Voices(settings, store, core, hands, self._money, operator=operator, alive=self.wrong, clock=clock)
+        self._pushers = voices.pushers
         server = settings.server
         self._server = Server(
-            server.listen, self._ingest, web, tls_cert_file=server.tls_cert_file, tls_key_file=server.tls_key_file
+            server.listen, core.ingest, voices.web, tls_cert_file=server.tls_cert_file, tls_key_file=server.tls_key_file
         )
-        self._memory = LastSeenKeeper(store, fleet)
+        self._memory = LastSeenKeeper(store, core.fleet)
 
     @property
     def url(self) -> str:
@@ -238,11 +95,11 @@ class Aggregator:
 
     def start(self) -> None:
         """Return when reports are accepted."""
-        for witness in self._witnesses:
+        for witness in self._hands.witnesses:
             witness.start()
         self._server.start()
-        self._brain.start()
-        self._executor.start()
+        self._core.brain.start()
+        self._core.executor.start()
         self._money.start()
         self._memory.start()
         for pusher in self._pushers:
@@ -253,10 +110,10 @@ class Aggregator:
         """No new step, no new report; then keep what must survive."""
         for pusher in self._pushers:
             pusher.stop()
-        self._executor.stop()
+        self._core.executor.stop()
         self._server.stop()
-        self._brain.stop()
-        for witness in self._witnesses:
+        self._core.brain.stop()
+        for witness in self._hands.witnesses:
             witness.stop()
         self._clockwork.stop()
         self._money.stop()
@@ -264,62 +121,14 @@ class Aggregator:
         self._memory.stop()
         self._store.close()
 
-    def wake(self) -> None:
-        """Something was seen or done that should not wait for the next tick."""
-        self._brain.wake()
-
     def wrong(self) -> str:
         """Why this process is not well; empty if it is."""
-        age_s = (self._clock.monotonic_ns() - self._stage.scene.now.monotonic_ns) / 1e9
+        age_s = (self._clock.monotonic_ns() - self._core.stage.scene.now.monotonic_ns) / 1e9
         limit_s = max(10.0, 5 * self.settings.server.tick_s)
         if age_s > limit_s:
             return f"the last tick was {age_s:.0f} s ago"
         lag_s = self._server.lag_s()
         return f"the server is {lag_s:.0f} s behind" if lag_s > limit_s else ""
-
-    def _hands(self, clock: Clock) -> None:
-        self._scheduler: Scheduler | None = None
-        self._cloud: Cloud | None = None
-        self._scheduler_witness: Witness[SchedulerSnapshot] | None = None
-        self._cloud_witness: Witness[CloudSnapshot] | None = None
-        hand = self.settings.scheduler
-        if hand is not None:
-            self._scheduler = scheduler = hand.leaf.open(hand.settings)
-            self._scheduler_witness = Witness("scheduler", scheduler.snapshot, hand.interval_s, clock)
-        hand = self.settings.cloud
-        if hand is not None:
-            self._cloud = cloud = hand.leaf.open(hand.settings)
-            self._cloud_witness = Witness("cloud", cloud.snapshot, hand.interval_s, clock)
-        self._witnesses = tuple(w for w in (self._scheduler_witness, self._cloud_witness) if w is not None)
-
-    def _make_pushers(self, book: IncidentBook, teller: Teller) -> tuple[Pusher, ...]:
-        settings = self.settings.alertmanager
-        if not settings.urls:
-            return ()
-        scheme = "http" if self.settings.server.tls_cert_file is None else "https"
-        host, _, port = self.settings.server.listen.rpartition(":")
-        host = socket.gethostname() if host in ("0.0.0.0", "[::]") else host  # a link that leads somewhere
-        desk = AlertDesk(
-            settings=settings,
-            cluster=self.settings.cluster.name,
-            page_url=settings.page_url or f"{scheme}://{host}:{port}",
-            runs=AlertRuns(self._store),
-            open_faults=lambda: book.open,
-            incidents=teller.incidents,
-            clock=self._clock,
-        )
-        return tuple(Pusher(url, settings, desk.alerts, self._clock) for url in settings.urls)
-
-    def _make_clockwork(self) -> Clockwork:
-        hand = self.settings.cloud
-        return Clockwork(
-            store=self._store,
-            clock=self._clock,
-            event_days=self.settings.server.event_days,
-            cloud=self._cloud,
-            provider="" if hand is None else hand.kind,
-            bill_every_s=30.0 if hand is None else min(30.0, max(5.0, 6 * hand.interval_s)),
-        )
 
 
 def run(config: Path) -> int:
