@@ -156,15 +156,11 @@ class SlurmCluster:
         return int(self.run(*words))
 
     def start_now(self, job: int) -> None:
-        """Slurm lets a requeued job wait two minutes: no longer."""
-
-        def begun() -> bool:
-            if self.job_state(job) == "PENDING":
-                with contextlib.suppress(subprocess.CalledProcessError):  # it has just begun
-                    self.run("scontrol", "update", f"job={job}", "StartTime=now")
-            return self.job_state(job) == "RUNNING"
-
-        until(f"job {job} runs again", 100, begun)
+        """Slurm lets a requeued job wait two minutes: no longer. One second it must wait: what begins in the very second
+        in which its try before was ended, slurmd takes for that one ("already killed"), and then the job has failed."""
+        until(f"job {job} is in the queue", 30, lambda: self.job_state(job) == "PENDING")
+        self.run("scontrol", "update", f"job={job}", "StartTime=now+1seconds")
+        until(f"job {job} runs again", 30, lambda: self.job_state(job) == "RUNNING", lambda: self.job_state(job))
 
     def state(self, name: str) -> str:
         """A node's state in Slurm's words, such as `MIXED+DRAIN`."""
