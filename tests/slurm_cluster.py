@@ -156,8 +156,8 @@ class SlurmCluster:
         return int(self.run(*words))
 
     def start_now(self, job: int) -> None:
-        """Slurm lets a requeued job wait two minutes: no longer. One second it must wait: what begins in the very second
-        in which its try before was ended, slurmd takes for that one ("already killed"), and then the job has failed."""
+        """Slurm lets a requeued job wait two minutes: no longer. One second it must wait: what begins in the second in
+        which the try before it was ended, slurmd takes for that one ("already killed"), and the job has failed."""
         until(f"job {job} is in the queue", 30, lambda: self.job_state(job) == "PENDING")
         self.run("scontrol", "update", f"job={job}", "StartTime=now+1seconds")
         until(f"job {job} runs again", 30, lambda: self.job_state(job) == "RUNNING", lambda: self.job_state(job))
