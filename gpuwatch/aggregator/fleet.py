@@ -211,9 +211,8 @@ class Fleet:
             record.cloud_record = item
             self._seat_listed(item, record, listed)
             record.group = self._settings.pools[record.pool].group or item.group
-            state = "gone" if item.state in ("gone", "releasing") else item.state
             record.cloud = CloudSays(
-                state=state,
+                state=item.state,
                 received_monotonic_ns=asked_monotonic_ns,
                 because=item.because,
                 absent_because=item.absent_because,

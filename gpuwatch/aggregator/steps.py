@@ -161,10 +161,11 @@ def resume(hands: Hands) -> Result:
 
 
 def release(hands: Hands) -> Result:
-    """End the old machine and its billing."""
+    """End the old machine and its billing: over when the provider has looked that it is gone, and it alone."""
     action = hands.saga.action
     record = hands.reach.fleet.get(action.machine)
-    if record is not None and record.cloud is not None and record.cloud.state == "gone":
+    says = None if record is None else record.cloud
+    if says is not None and says.state == "gone" and says.absent_because != "surplus":  # not by a release of ours
         return Done({}, ((action.machine, Lifecycle.RETIRED),), "the cloud says that it is gone already")
     hands.allow(harmful=True)
     receipt = hands.provider().release(action.machine, action_id=hands.saga.key())

@@ -47,7 +47,7 @@ class SchedulerSays(msgspec.Struct, frozen=True, kw_only=True):
 class CloudSays(msgspec.Struct, frozen=True, kw_only=True):
     """The cloud's word on one machine."""
 
-    state: str  # running | starting | stopped | failed | gone | unknown
+    state: str  # running | starting | stopped | failed | releasing | gone | unknown
     received_monotonic_ns: int
     because: str = ""
     absent_because: str = ""  # for gone: scaled_in | evicted | stopped | powered_down | surplus | unexplained

@@ -9,6 +9,7 @@ from gpuwatch.clock import Clock
 from gpuwatch.errors import CloudError
 from gpuwatch.sdk import azure_words as words
 from gpuwatch.sdk.azure_arm import Arm
+from gpuwatch.sdk.azure_marks import all_of
 from gpuwatch.sdk.azure_pace import Outcome, Pace
 
 if TYPE_CHECKING:
@@ -69,17 +70,17 @@ class Deletions:
             )
         lately = deletion is not None and now_ns - deletion.asked_ns < self._settle_s * 1e9
         wait_s = 0.0
+        if deletion is None:  # written before the call: its answer may be lost
+            deletion = self._book[action_id] = _Deletion(
+                group=name,
+                instance=instance,
+                others=frozenset(o.instance_id or "" for o in vms if o is not vm and not words.is_leaving(o)),
+                capacity=None if leaving else words.capacity(group),  # it may have fallen already
+                grown_count=self._grown.get(name, 0),
+                asked_ns=now_ns,
+            )
+            self._pace.age_s(action_id)
         if not leaving and not lately:
-            if deletion is None:  # written before the call: its answer may be lost
-                deletion = self._book[action_id] = _Deletion(
-                    group=name,
-                    instance=instance,
-                    others=frozenset(o.instance_id or "" for o in vms if o is not vm and not words.is_leaving(o)),
-                    capacity=words.capacity(group),
-                    grown_count=self._grown.get(name, 0),
-                    asked_ns=now_ns,
-                )
-                self._pace.age_s(action_id)
             deletion.asked_ns = now_ns
             self._ours.add((name, instance))
             self.released.add(words.machine_id(vm))
@@ -102,16 +103,28 @@ class Deletions:
         now_ns = self._clock.monotonic_ns()
         deletion.missed_ns = now_ns if deletion.missed_ns is None else deletion.missed_ns
         capacity = words.capacity(group)
-        grown_count = self._grown.get(deletion.group, 0) - deletion.grown_count
-        if capacity is not None and deletion.capacity is not None and capacity > deletion.capacity - 1 + grown_count:
+        most, because = self._most(deletion, group, vms)
+        if capacity is not None and capacity > most:
             if now_ns - deletion.missed_ns <= self._settle_s * 1e9:
                 return self._pace.pending(action_id, "it is gone; the set's capacity has not gone down yet")
             raise CloudError(
                 f"machine {deletion.instance} of {group.name} is gone, but the set's capacity is {capacity}",
-                why=f"it was {deletion.capacity} before: Azure will make another machine in its place",
+                why=f"{because}: Azure will make another machine in its place",
                 next_step="look who sets the capacity (an autoscaler, a person), then lower it by hand",
             )
         return self.over(machine, action_id)
+
+    def _most(
+        self, deletion: _Deletion, group: VirtualMachineScaleSet, vms: list[VirtualMachineScaleSetVM]
+    ) -> tuple[int, str]:
+        """The capacity that may be left now, and against what it is held."""
+        if deletion.capacity is not None:
+            grown_count = self._grown.get(deletion.group, 0) - deletion.grown_count
+            return deletion.capacity - 1 + grown_count, f"it was {deletion.capacity} before"
+        # Its deletion was under way when we first saw it: all that can be told is who is there, and who is to come.
+        here_count = sum(1 for vm in vms if not words.is_leaving(vm))
+        to_come_count = sum(1 for mark in all_of(group.tags or {}).values() if not mark.instance)
+        return here_count + to_come_count, f"{here_count} are there and {to_come_count} to come"
 
     def over(self, machine: str, action_id: str, because: str = "") -> Outcome:
         """Nothing more to do."""

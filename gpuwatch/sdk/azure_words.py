@@ -144,8 +144,8 @@ def state(seen: Seen, *, spot: bool, ours: bool) -> tuple[State, str, str]:
     deallocated was taken from us. What has power runs, though its provisioning failed: that is told, not judged.
     """
     if seen.provisioning == "deleting":
-        if ours:  # not `releasing`, which is taken for gone: our own deletion is followed until it is seen to be over
-            return "stopped", "Azure is deleting it, as we asked", "surplus"
+        if ours:
+            return "releasing", "Azure is deleting it, as we asked", "surplus"
         return "releasing", "Azure is deleting it", "scaled_in"
     if seen.power in ("deallocated", "deallocating"):
         if spot:

@@ -248,6 +248,18 @@ def test_a_replacement_from_drain_to_release(world: World) -> None:
     assert (done.ended, done.outcome, done.cause) == (True, "done", "dead")
 
 
+def test_a_machine_that_the_cloud_is_still_deleting_is_asked_after_until_it_is_gone(world: World) -> None:
+    world.cloud.set_state(OLD, "releasing", "scaled_in")
+    world.fleet.absorb_cloud(world.cloud.snapshot(), world.clock.monotonic_ns())
+    record = world.fleet.get(OLD)
+    assert record is not None
+    assert record.cloud is not None
+    assert record.cloud.state == "releasing"
+    world.executor.begin(action(), urgent=True)
+    world.run_to_the_end()
+    assert [name for name, _ in world.cloud.calls] == ["create", "release"]
+
+
 def test_release_first_frees_the_place_before_it_asks_for_a_new_machine(tmp_path: Path) -> None:
     world = World(tmp_path, msgspec.structs.replace(POLICY, replace_order="release_first"))
     world.executor.begin(action(), urgent=True)

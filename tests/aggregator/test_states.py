@@ -112,6 +112,12 @@ def test_gone_from_the_cloud(because: str, last_report_s: float, expected: Lifec
     assert (change and change[0]) == expected
 
 
+def test_a_machine_that_is_being_deleted_is_not_retired_before_it_is_gone() -> None:
+    leaving = CloudSays(state="releasing", received_monotonic_ns=100 * S, absent_because="scaled_in")
+    seen = view(cloud=leaving, last_report_monotonic_ns=10 * S)
+    assert not next_lifecycle(seen, Health.ABSENT, fills_slot=True, witnessed=True, changed_monotonic_ns=0)
+
+
 def settings(**pool: Any) -> Settings:
     return Settings(
         server=ServerSettings(secret_file=Path("secret")),

@@ -436,7 +436,7 @@ def test_exactly_one_machine_goes_and_the_capacity_with_it(rig: Rig) -> None:
     machine = rig.azure.gpu.machine("2")
     assert cloud.release(machine, action_id="a1/release").state == "pending"
     told = rig.by_slot(cloud)["gpu000002"]
-    assert (told.state, told.absent_because) == ("stopped", "surplus")
+    assert (told.state, told.absent_because) == ("releasing", "surplus")
     assert rig.release("2", cloud).machine == machine
     assert sorted(rig.azure.gpu.vms) == ["0", "1", "3"]
     assert rig.azure.gpu.capacity == 3
@@ -483,6 +483,26 @@ def test_a_capacity_that_stays_is_an_alarm_for_azure_will_make_another(rig: Rig)
     rig.azure.gpu.keeps_capacity = True
     with pytest.raises(CloudError, match="capacity is 4"):
         rig.release("2")
+
+
+def test_a_deletion_that_was_under_way_before_us_is_counted_too(rig: Rig) -> None:
+    first, machine = rig.cloud(), rig.azure.gpu.machine("2")
+    assert first.release(machine, action_id="a").state == "pending"
+    rig.azure.gpu.keeps_capacity = True
+    later = rig.cloud()
+    with pytest.raises(CloudError, match="capacity is 4"):
+        rig.until_done(lambda: later.release(machine, action_id="a"))
+    assert len(rig.changes()) == 1
+
+
+def test_a_machine_that_is_being_deleted_is_neither_gone_nor_there(rig: Rig) -> None:
+    rig.azure.gpu.lag = 3
+    cloud, machine = rig.cloud(), rig.azure.gpu.machine("2")
+    assert cloud.release(machine, action_id="a").state == "pending"
+    told = rig.by_slot(cloud)["gpu000002"]
+    assert (told.state, told.absent_because) == ("releasing", "surplus")
+    rig.release("2", cloud, action="a")
+    assert rig.by_slot(cloud)["gpu000002"].state == "gone"
 
 
 def test_a_deletion_of_ours_that_is_over_sooner_is_no_alarm_to_one_that_began_before(rig: Rig) -> None:
