@@ -3,6 +3,7 @@
 set -u
 want=""
 command -v gcc > /dev/null || want="$want gcc libc6-dev"
+command -v openssl > /dev/null || want="$want openssl"
 command -v promtool > /dev/null || want="$want prometheus"
 command -v prometheus-alertmanager > /dev/null || want="$want prometheus-alertmanager"
 { command -v slurmctld && command -v slurmd && command -v munged; } > /dev/null || want="$want slurmctld slurmd slurm-client munge"

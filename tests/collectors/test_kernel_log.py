@@ -538,8 +538,7 @@ def test_the_ring_can_break(ring: FakeRing) -> None:
     source.close()
 
 
-@pytest.mark.needs("root")
-@pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK | os.W_OK), reason="no /dev/kmsg here")
+@pytest.mark.needs("root", "kmsg")
 def test_the_real_ring_wakes_us_and_a_user_cannot_fake_a_fault() -> None:
     reader = kernel_log.open_reader(kernel_log.Settings(source="kmsg"), SystemClock(), BOOT)
     reading = reader.read()

@@ -16,6 +16,7 @@ import pytest
 from gpuwatch.agent import processes
 from gpuwatch.model.wire import Report
 from tests.agent_node import Aggregator, Node, envelope_of, status_is
+from tests.components import go_without
 from tests.nvml_library.build import build
 from tests.nvml_library.state import State
 
@@ -113,13 +114,13 @@ def freezer() -> Iterator[Path]:
         )
         if done.returncode:
             own.rmdir()
-            pytest.skip(f"no cgroup v1 freezer here: {done.stderr.strip()}")
+            go_without("freezer", f"no cgroup v1 freezer: {done.stderr.strip()}")
         mounted = own
     group = mounted / f"gpuwatch-test-{os.getpid()}"
     try:
         group.mkdir()
     except OSError as error:
-        pytest.skip(f"no cgroup can be made here: {error}")
+        go_without("freezer", f"no cgroup can be made: {error}")
     yield group
     (group / "freezer.state").write_text("THAWED")
     until(lambda: not (group / "cgroup.procs").read_text(), "the group to be empty")

@@ -14,6 +14,7 @@ import pytest
 
 from gpuwatch.training import Heartbeat
 from gpuwatch.training import heartbeat as module
+from tests.components import old_pythons
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -277,23 +278,23 @@ def test_a_c_program_can_write_it_from_the_page_alone(tmp_path: Path) -> None:
     assert (beat.checkpoint_step, beat.phase, beat.tokens, beat.alive) == (40, "train", None, True)
 
 
-def old_pythons() -> list[str]:
-    """Interpreters older than the package itself needs."""
-    roots = sorted((Path.home() / ".pyenv" / "versions").glob("3.[89].*/bin/python"))
-    return [str(path) for path in roots] + [path for name in ("python3.8", "python3.9") if (path := shutil.which(name))]
+def test_it_is_written_in_the_words_of_python_38() -> None:
+    """Also where no such Python is at hand to run it."""
+    words = ["check", "--isolated", "--target-version=py38", "--select=E9", str(ROOT / "gpuwatch" / "training")]
+    done = subprocess.run([sys.executable, "-m", "ruff", *words], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, "All checks passed!")
 
 
+@pytest.mark.needs("python3.8")
 @pytest.mark.parametrize("how", ["imported", "copied"])
 def test_it_works_on_python_38(tmp_path: Path, how: str) -> None:
-    pythons = [path for path in old_pythons() if subprocess.run([path, "-c", ""], check=False).returncode == 0]
-    if not pythons:
-        pytest.skip("no Python 3.8 or 3.9 on this machine")
     script = "from gpuwatch.training import Heartbeat" if how == "imported" else "from heartbeat import Heartbeat"
     if how == "copied":
         shutil.copy(ROOT / "gpuwatch" / "training" / "heartbeat.py", tmp_path / "heartbeat.py")
     script += "\nhb = Heartbeat('old', rank=1, world_size=2, directory='beats')\nassert hb.on\nhb.step(4)\nhb.close()\n"
     path = str(ROOT) if how == "imported" else str(tmp_path)
-    subprocess.run([pythons[0], "-c", script], check=True, cwd=tmp_path, env={"PYTHONPATH": path, "PATH": "/usr/bin"})
+    words = [old_pythons()[0], "-c", script]
+    subprocess.run(words, check=True, cwd=tmp_path, env={"PYTHONPATH": path, "PATH": "/usr/bin"})
     (file,) = (tmp_path / "beats").iterdir()
     assert module.RECORD.unpack_from(file.read_bytes(), 512)[4] == 4
 
