@@ -18,12 +18,12 @@ import gpuwatch.schedulers
 from gpuwatch import config, registry
 from gpuwatch.aggregator import alert_settings
 from gpuwatch.aggregator.alert_settings import AlertmanagerSettings
-from gpuwatch.aggregator.slots import expand
 from gpuwatch.clouds import CloudLeaf
 from gpuwatch.config import Fault
 from gpuwatch.model.policy import Mode, Policy
 from gpuwatch.rules import FleetRule, Rule
 from gpuwatch.schedulers import SchedulerLeaf
+from gpuwatch.sdk.host_lists import expand
 
 L = TypeVar("L", CloudLeaf[Any], SchedulerLeaf[Any])
 Positive = Annotated[float, msgspec.Meta(gt=0.0)]

@@ -7,9 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-MAX_NAMES = 200_000
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
-_PART = re.compile(r"(?:[^,\[\]\s]|\[[^\[\]]*\])+")
+from gpuwatch.sdk.host_lists import expand
+
 _NOTHING = frozenset({"", "(null)", "none", "n/a", "unknown", "none assigned", "invalid"})
 _PLAIN_GPU = re.compile(r"(?:^|,)gres/gpu=(\d+)")
 _TYPED_GPU = re.compile(r"(?:^|,)gres/gpu:[^=,:]+=(\d+)")
@@ -18,34 +17,7 @@ _GRES_GPU = re.compile(r"(?:^|,)(?:gres[:/])?gpu(?::[A-Za-z_][^:,=(]*)?(?:[:=](\
 
 def names(listed: str) -> tuple[str, ...]:
     """`gpu[1-3,07],login1` as names, in order. Raises `ValueError`. Nothing, `(null)`: none."""
-    found: list[str] = []
-    if listed.strip().lower() in _NOTHING:
-        return ()
-    parts = _PART.findall(listed)
-    if ",".join(parts) != listed.strip():
-        raise ValueError(f"{listed[:80]!r} is no node list")
-    for part in parts:
-        made = [""]
-        for piece in re.findall(r"\[[^\]]*\]|[^\[\]]+", part):
-            ends = _numbers(piece[1:-1]) if piece.startswith("[") else [piece]
-            if len(made) * len(ends) + len(found) > MAX_NAMES:
-                raise ValueError(f"{listed[:80]!r} means more than {MAX_NAMES} nodes")
-            made = [begin + end for begin in made for end in ends]
-        found += made
-    return tuple(found)
-
-
-def _numbers(inside: str) -> list[str]:
-    numbers: list[str] = []
-    for item in inside.split(","):
-        match = _RANGE.fullmatch(item)
-        if match is None:
-            raise ValueError(f"{item!r} is no number or range of a node list")
-        first, last = match[1], match[2] or match[1]
-        if not 0 <= int(last) - int(first) < MAX_NAMES:
-            raise ValueError(f"{item!r} is no range of a node list")
-        numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
-    return numbers
+    return () if listed.strip().lower() in _NOTHING else tuple(expand(listed))
 
 
 def text(value: Any) -> str:
