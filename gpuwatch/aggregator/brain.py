@@ -60,6 +60,7 @@ class Brain:
         people: People,
         guard: Guard,
         executor: Executor,
+        granted: Callable[[], frozenset[str]],
         stage: Stage,
     ) -> None:
         self._settings = settings
@@ -74,6 +75,7 @@ class Brain:
         self._people = people
         self._guard = guard
         self._executor = executor
+        self._granted = granted
         self._stage = stage
         self._previous: Judgement | None = None
         self.failure_count = 0
@@ -162,6 +164,7 @@ class Brain:
             faults=self._book.open,
             human_holds=self._people.holds(),
             hold_everything=self._guard.hold_everything(),
+            granted=self._granted(),
         )
 
     def _without_refused(self, plan: Plan, refused: dict[str, str]) -> Plan:

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gpuwatch.aggregator.grants import Grants
 from gpuwatch.aggregator.metrics import CONTENT_TYPE, Metrics
 from gpuwatch.aggregator.orders import MAX_BODY_BYTES, Order, OrderError, Orders, read_order
 from gpuwatch.aggregator.overview import Teller
@@ -32,6 +33,7 @@ def application(
     teller: Teller,
     explain: Callable[[str], dict[str, Any] | None],
     orders: Orders,
+    grants: Grants,
     metrics: Metrics,
     alive: Callable[[], str],
     ready: Callable[[], str],
@@ -68,6 +70,7 @@ def application(
             Route(f"{api}/holds", _get(lambda _: teller.holds())),
             Route(f"{api}/plan", _get(lambda _: teller.plan())),
             Route(f"{api}/money", _get(lambda _: teller.money())),
+            Route("/v1/grants", _body(grants.answer), methods=["POST"]),
             Route(f"{api}/approve/{{name:path}}", _post(orders, orders.approve), methods=["POST"]),
             Route(f"{api}/hold/{{name:path}}", _post(orders, orders.hold), methods=["POST"]),
             Route(f"{api}/clear/{{name:path}}", _post(orders, orders.clear), methods=["POST"]),
@@ -89,10 +92,25 @@ def _get(make: Json) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _post(orders: Orders, order: Callable[[str, Order], Any]) -> Callable[[Request], Awaitable[Response]]:
-    def work(authorization: str, name: str, body: bytes) -> Response:
-        try:
+    def work(request: Request) -> Callable[[str, bytes], Any]:
+        def obey(authorization: str, body: bytes) -> Any:
             orders.check(authorization)
-            return _answer(order(name, read_order(body)))
+            return order(request.path_params["name"], read_order(body))
+
+        return obey
+
+    async def respond(request: Request) -> Response:
+        return await _body(work(request))(request)
+
+    return respond
+
+
+def _body(make: Callable[[str, bytes], Any]) -> Callable[[Request], Awaitable[Response]]:
+    """Of a short body and the authorization that came with it."""
+
+    def work(authorization: str, body: bytes) -> Response:
+        try:
+            return _answer(make(authorization, body))
         except GpuwatchError as error:
             return _refusal(error)
 
@@ -101,9 +119,8 @@ def _post(orders: Orders, order: Callable[[str, Order], Any]) -> Callable[[Reque
         async for part in request.stream():
             body += part
             if len(body) > MAX_BODY_BYTES:
-                return _refusal(OrderError("the order is too long", code=413, next_step="use fewer words"))
-        authorization = request.headers.get("authorization", "")
-        return await to_thread.run_sync(work, authorization, request.path_params["name"], body)
+                return _refusal(OrderError("the body is too long", code=413, next_step="use fewer words"))
+        return await to_thread.run_sync(work, request.headers.get("authorization", ""), body)
 
     return respond
 

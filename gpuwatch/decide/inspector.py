@@ -205,7 +205,12 @@ class _Eyes:
             places.setdefault(view.pool, set()).add(view.slot)
             domains[view.slot] = view.domain
             foreign = view.scheduler is not None and view.scheduler.drain_owner == "foreign"
-            if view.lifecycle.value in OUT_OF_SERVICE or foreign or view.slot in busy:
+            if (
+                view.lifecycle.value in OUT_OF_SERVICE
+                or foreign
+                or view.slot in busy
+                or view.slot in self.memory.granted
+            ):
                 out.setdefault(view.pool, set()).add(view.slot)
         for action in self.plan.actions:
             if not action.takes_out:

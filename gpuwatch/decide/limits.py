@@ -77,7 +77,7 @@ def budgets(
         if verdict is not None and verdict.health is Health.ABSENT:
             continue
         budget.slots.add(view.slot)
-        if view.lifecycle in OUT or view.slot in under_way or drained_by_another(view):
+        if view.lifecycle in OUT or view.slot in under_way or drained_by_another(view) or view.slot in memory.granted:
             budget.out.add(view.slot)
             budget.domain_of[view.slot] = view.domain
     return found

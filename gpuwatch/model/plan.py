@@ -74,3 +74,4 @@ class PlanMemory(msgspec.Struct, frozen=True, kw_only=True):
     faults: dict[str, str] = {}  # machine (or `run:<id>`) -> open fault id
     human_holds: dict[str, str] = {}  # slot -> who wants hands off, and why
     hold_everything: str = ""  # the HOLD file: no new harm
+    granted: frozenset[str] = frozenset()  # slots that a check on the node may be taking out right now

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from gpuwatch.aggregator.beginning import restored_fleet
 from gpuwatch.aggregator.brain import Brain
 from gpuwatch.aggregator.executor import Executor
+from gpuwatch.aggregator.grants import Grants
 from gpuwatch.aggregator.guard import Guard
 from gpuwatch.aggregator.incidents import IncidentBook
 from gpuwatch.aggregator.ingest import Ingest, Keeper
@@ -28,6 +29,7 @@ from gpuwatch.clouds import Cloud, CloudSnapshot
 from gpuwatch.decide.assess import assess
 from gpuwatch.model.evidence import Finding
 from gpuwatch.model.moment import Moment
+from gpuwatch.model.plan import PlanMemory
 from gpuwatch.model.view import NodeView
 from gpuwatch.runs.track import from_ledger
 from gpuwatch.schedulers import Scheduler, SchedulerSnapshot
@@ -114,6 +116,16 @@ class Core:
             cloud_witness=hands.cloud_witness,
         )
         self.executor = Executor(store=store, reach=reach, people=self.people, clock=clock, changed=self.wake)
+        self.grants = Grants(
+            secret=secret,
+            store=store,
+            fleet=fleet,
+            stage=stage,
+            guard=self.guard,
+            policies=settings.policies(),
+            memory=lambda: PlanMemory(actions=self.executor.memory()),
+            clock=clock,
+        )
         report_rules = {name: rule for name, rule in settings.rules.items() if rule[0].on == "report"}
 
         def examine(view: NodeView, moment: Moment) -> tuple[Finding, ...]:
@@ -155,6 +167,7 @@ class Core:
             people=self.people,
             guard=self.guard,
             executor=self.executor,
+            granted=self.grants.slots,
             stage=stage,
         )
 

@@ -96,6 +96,7 @@ class Voices:
                 stage=stage,
                 clock=clock,
             ),
+            grants=core.grants,
             metrics=metrics,
             alive=alive,
             ready=lambda: "" if stage.scene.tick_count else "the first tick is not over yet",

@@ -109,7 +109,7 @@ def test_a_driver_that_does_not_start_is_critical(machine: Machine, capsys: pyte
 def test_a_hung_driver_is_critical_within_the_deadline(
     machine: Machine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpuwatch.scan.START_S", 1.0)
+    monkeypatch.setattr("gpuwatch.scan.DEADLINE_S", 1.0)
     machine.gpus(gpu_count=8, hang=True)
     code, found = scanned(machine, capsys)
     assert code == 2
