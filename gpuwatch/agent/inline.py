@@ -10,6 +10,7 @@ import queue
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ import msgspec
 from gpuwatch.agent.answers import Latest
 from gpuwatch.agent.processes import thread_waits_for
 from gpuwatch.clock import Clock
-from gpuwatch.collectors import Collector, Reader, Unsupported
+from gpuwatch.collectors import Collector, Hung, Reader, Unsupported
 from gpuwatch.errors import GpuwatchError
 from gpuwatch.model.moment import Moment
 from gpuwatch.model.wire import NO_FACTS, Envelope
@@ -45,12 +46,22 @@ class Inline:
     """One source in a thread."""
 
     def __init__(
-        self, name: str, leaf: Collector[Any], settings: Any, *, clock: Clock, wake: Callable[[], None]
+        self,
+        name: str,
+        leaf: Collector[Any],
+        settings: Any,
+        *,
+        clock: Clock,
+        wake: Callable[[], None],
+        state_dir: Path | None = None,
+        owner: bool = True,
     ) -> None:
-        """`wake` is called from the thread when an answer is there."""
+        """`wake` is called from the thread when an answer is there. `state_dir`: what outlives the agent; only its
+        `owner` writes there."""
         self.name = name
         self._leaf = leaf
         self._settings = settings
+        self._state_dir, self._owner = state_dir, owner
         self._interval_s = float(settings.interval_s)
         self._deadline_s = leaf.deadline_s
         self._has_events = "events" in leaf.facts.__struct_fields__  # type: ignore[attr-defined]
@@ -234,16 +245,27 @@ class Inline:
         if self._reader is not None:
             self._reader.close()
 
+    def _opened(self) -> Reader:
+        reader = self._leaf.open(self._settings)
+        if self._state_dir is not None and hasattr(reader, "keep"):
+            reader.keep(self._state_dir, self._owner)
+        return reader
+
     def _read(self) -> _Answer:
         at_unix_ns, begun_ns = self._clock.unix_ns(), self._clock.monotonic_ns()
         status: Any = "ok"
         reason: str | None = None
-        facts, gaps, urgent, more = None, {}, False, False
+        since_unix_ns: int | None = None
+        facts, gaps, urgent, more, abandoned_count = None, {}, False, False, 0
         try:
             if self._reader is None:
-                self._reader = self._leaf.open(self._settings)
+                self._reader = self._opened()
             reading = self._reader.read()
             facts, gaps, urgent, more = reading.facts, reading.gaps, reading.urgent, reading.more
+            abandoned_count = reading.abandoned_count
+        except Hung as error:
+            status, reason, since_unix_ns = "hung", str(error), error.since_unix_ns
+            abandoned_count = error.abandoned_count
         except Unsupported as error:
             status, reason = "unsupported", str(error)
         except GpuwatchError as error:
@@ -258,7 +280,9 @@ class Inline:
             at_unix_ns=at_unix_ns,
             took_s=took_s,
             reason=reason,
+            since_unix_ns=since_unix_ns,
             facts=facts,
             gaps=gaps,
+            abandoned_count=abandoned_count,
         )
         return _Answer(latest, urgent, more)

@@ -18,12 +18,14 @@ S = TypeVar("S")
 
 class Reading(msgspec.Struct, frozen=True, array_like=True):
     """One answer of a source. `gaps` says why a field is None; `urgent` asks to be sent at once; `more`: there are
-    events left that can be read at once."""
+    events left that can be read at once. `abandoned_count`: small programs that the source started and that cannot be
+    ended, see `sdk/errand.py`."""
 
     facts: Any
     gaps: dict[str, str] = {}
     urgent: bool = False
     more: bool = False
+    abandoned_count: int = 0
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,10 +41,11 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 class Reader(Protocol):
     """An opened source.
 
-    Three optional members, looked up by name. `fileno() -> int`: a descriptor that selects as readable when there is
+    Four optional members, looked up by name. `fileno() -> int`: a descriptor that selects as readable when there is
     something new, so that the agent need not poll. `watch(note)`: called once by the child process of a source that
     can hang; `note("nvmlInit")` says what is about to be called, and is what a hung report names. `spent: bool`: that
-    child ends and is started anew, because what it has loaded is of no more use.
+    child ends and is started anew, because what it has loaded is of no more use. `keep(folder, ours)`: called once by
+    an agent that reads in a thread; what must outlive the agent is written into that folder, unless it is not `ours`.
     """
 
     def read(self) -> Reading:
@@ -54,6 +57,15 @@ class Reader(Protocol):
 
 class Unsupported(Exception):
     """This node has no such source: an answer, not a fault."""
+
+
+class Hung(Exception):
+    """The whole source does not answer, though the reader came back: what it asks through errands hangs."""
+
+    def __init__(self, reason: str, *, since_unix_ns: int | None = None, abandoned_count: int = 0) -> None:
+        super().__init__(reason)
+        self.since_unix_ns = since_unix_ns
+        self.abandoned_count = abandoned_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,7 +100,7 @@ class _Agent:
                 book=Book(self._state_dir, name),
                 processes=System(),
             )
-        source = Inline(name, door, settings, clock=self._clock, wake=self._loop.wake)
+        source = Inline(name, door, settings, clock=self._clock, wake=self._loop.wake, state_dir=self._state_dir)
         source.on_facts = self._counts.add
         return source
 

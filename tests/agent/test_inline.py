@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ import pytest
 
 from gpuwatch.agent.inline import MAX_EVENTS_A_REPORT, Inline
 from gpuwatch.clock import SystemClock
-from gpuwatch.collectors import Collector, Reading, Unsupported
+from gpuwatch.collectors import Collector, Hung, Reading, Unsupported
 from gpuwatch.errors import ProbeError
 from gpuwatch.model.facts.host import HostFacts
 from gpuwatch.model.facts.kernel_log import KernelEvent, KernelLogFacts
@@ -171,6 +172,38 @@ def test_a_read_that_does_not_return_is_hung_and_nobody_waits(bench: Bench) -> N
     assert bench.answered.wait(10)
     bench.source.tick(bench.clock.now())
     assert bench.status() == ("ok", None)
+
+
+def test_a_source_that_came_back_and_says_that_it_hangs(bench: Bench) -> None:
+    bench.read(Reading(HostFacts()), Hung("mlx5_0 does not answer", since_unix_ns=7, abandoned_count=1))
+    taken = bench.source.take()
+    assert taken is not None
+    assert (taken[0].status, taken[0].reason, taken[0].since_unix_ns) == ("hung", "mlx5_0 does not answer", 7)
+    assert taken[0].abandoned_count == 1
+    bench.read(Reading(HostFacts(), abandoned_count=2))
+    taken = bench.source.take()
+    assert taken is not None
+    assert (taken[0].status, taken[0].abandoned_count) == ("ok", 2)
+
+
+def test_what_outlives_the_agent_has_a_folder(tmp_path: Path) -> None:
+    told: list[tuple[Path, bool]] = []
+
+    class Keeping(Scripted):
+        def keep(self, folder: Path, ours: bool) -> None:
+            told.append((folder, ours))
+
+    reader, clock, answered = Keeping(), Clock(), threading.Event()
+    reader.answers = [Reading(HostFacts())] * 2
+    leaf = Collector(facts=HostFacts, settings=Settings, open=lambda _: reader)
+    source = Inline("test", leaf, Settings(), clock=clock, wake=answered.set, state_dir=tmp_path, owner=False)
+    for _ in range(2):
+        answered.clear()
+        clock.ns += 6 * NS
+        source.ask(clock.now())
+        assert answered.wait(10)
+        source.tick(clock.now())
+    assert told == [(tmp_path, False)]
 
 
 def event(number: int, count: int = 1) -> KernelEvent:
