@@ -222,6 +222,8 @@ class Executor:
                 return False
             limit_s = steps.deadline_s(saga.step, hands.policy)
             if limit_s is None or hands.elapsed_s() <= limit_s:
+                if result.person:
+                    self._note(saga, "job", result.because, hands.now)
                 self.waiting[action_id] = result.because
                 return False
             because = f"{saga.step} took longer than {limit_s:.0f} s: {result.because}"
@@ -263,16 +265,20 @@ class Executor:
         )
 
     def _hold(self, saga: Saga, because: str, now: Moment) -> None:
-        """Wait without the step's deadline running, and say why once."""
+        """Wait without the step's deadline running."""
+        self._began[saga.action.action_id] = (saga.step, now)
+        self._note(saga, "hands_off", because, now)
+        self.waiting[saga.action.action_id] = because
+
+    def _note(self, saga: Saga, reason: str, because: str, now: Moment) -> None:
+        """Write down once why it does not go on."""
         action = saga.action
-        self._began[action.action_id] = (saga.step, now)
         if self.waiting.get(action.action_id) != because:
-            self.waiting[action.action_id] = because
             line = HoldNoted(
                 at_unix_ns=snap_ns(now.unix_ns),
                 slot=action.slot,
                 machine=action.machine,
-                reason="hands_off",
+                reason=reason,
                 because=because,
                 fault=action.fault,
             )

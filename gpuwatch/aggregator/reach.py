@@ -37,6 +37,7 @@ class Waiting:
     """Not yet."""
 
     because: str
+    person: bool = False  # for good, until somebody acts: it is written down and paged for
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def end_job(hands: Hands) -> Result:
         return Failed("the pool's job_action is `wait`: no job is touched")
     refusing = [job for job in jobs if not _may(job, wanted)]
     if refusing:
-        return Waiting(f"job {_names(refusing)} does not allow {wanted}")
+        return Waiting(f"job {_names(refusing)} does not allow {wanted}", person=True)
     for job in jobs:
         hands.allow(harmful=True)
         hands.hands().act_on_job(job.job, wanted, action_id=f"{saga.key()}/{job.job}")
@@ -94,7 +94,8 @@ def empty(hands: Hands) -> Result:
         return Done({}, ((action.machine, Lifecycle.DRAINED),), f"{waited}; the machine goes with it")
     if hands.recovered() and not saga.acted:
         return Cancelled("the node is healthy again")
-    return Waiting(waited)
+    left_alone = not (saga.acted or saga.soft) and hands.elapsed_s() > hands.policy.drain_deadline_s
+    return Waiting(f"{waited}, and gpuwatch may not end it" if left_alone else waited, person=left_alone)
 
 
 def create(hands: Hands) -> Result:

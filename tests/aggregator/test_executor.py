@@ -486,6 +486,7 @@ def test_jobs_that_may_not_be_ended_are_waited_for(
     world.rounds(50, seconds=100)
     assert world.scheduler.acted == []
     assert waits in world.executor.waiting["a1"]
+    assert [(line.reason, line.fault) for line in world.store.lines_of("hold")] == [("job", "f1")]  # once
     assert world.executor.stuck() == [world.saga]
     world.scheduler.end_job("run.1", "completed", 0)
     world.run_to_the_end()
