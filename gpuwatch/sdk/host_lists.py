@@ -12,7 +12,7 @@ _PIECE = re.compile(r"\[[^\]]*\]|[^\[\]]+")
 
 def expand(listed: str) -> list[str]:
     """Every name that a list means, in order: `r[1-2]n[01,03],x` is r1n01 r1n03 r2n01 r2n03 x. Numbers are as
-    wide as the first of their range. Raises `ValueError`, also for an empty list and for more names than `MAX_NAMES`."""
+    wide as the first of their range. Raises `ValueError`, also for an empty list and for more than `MAX_NAMES`."""
     parts = _PART.findall(listed)
     if ",".join(parts) != listed.strip() or not parts:
         raise ValueError(f"{_shown(listed)} is no list of names like gpu[01-16],login1")
