@@ -129,7 +129,7 @@ class Sources:
     ) -> tuple[Latest, list[KernelEvent]]:
         clock = self._clock
         answered = threading.Event()
-        source = Inline(name, door, settings, clock=clock, wake=answered.set)
+        source = Inline(name, door, settings, clock=clock, wake=answered.set, state_dir=self._state, owner=False)
         events: list[KernelEvent] = []
 
         def keep(facts: Any) -> None:
