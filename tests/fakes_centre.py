@@ -183,7 +183,7 @@ class Centre:
         )
         self.stage, self.fleet, self.book, self.people = core.stage, core.fleet, core.book, core.people
         self.guard, self.executor, self.ingest = core.guard, core.executor, core.ingest
-        self.journal, self.brain = core.journal, core.brain
+        self.journal, self.brain, self.grants = core.journal, core.brain, core.grants
 
     # the world goes on
 

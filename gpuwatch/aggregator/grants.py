@@ -76,6 +76,7 @@ class Grants:
         self.granted_count = 0
         self.refused_count = 0
         now_unix_ns, now_ns = clock.unix_ns(), clock.monotonic_ns()
+        self._started_ns = now_ns
         for line in store.lines_of("human_act"):
             left_ns = line.at_unix_ns + int(LASTS_S * NS) - now_unix_ns
             if isinstance(line, HumanAct) and line.who.startswith(WHO) and 0 < left_ns <= LASTS_S * NS:
@@ -115,6 +116,9 @@ class Grants:
         if age_s > OLDEST_SCENE_S:
             return False, f"the aggregator has not looked at the fleet for {age_s:.0f} s"
         policy = self._policies.get(record.pool, Policy())
+        ours_s = (self._clock.monotonic_ns() - self._started_ns) / NS
+        if ours_s < policy.hold_off_s:
+            return False, f"the aggregator began {ours_s:.0f} s ago and does not know yet who is out"
         if policy.mode not in _MAY:
             return False, f"the mode of pool {record.pool} is {policy.mode}: nothing is taken out by itself"
         objection = self._guard.objection(record.slot, record.pool, harmful=True, replaces=False)

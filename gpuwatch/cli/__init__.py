@@ -13,6 +13,7 @@ from gpuwatch import __version__
 from gpuwatch.cli import orders
 from gpuwatch.cli.dashboards import dashboards
 from gpuwatch.cli.report import CostReport, cost_report
+from gpuwatch.cli.scan import ScanCommand, scan
 from gpuwatch.cli.words import AsJson, Config
 from gpuwatch.errors import GpuwatchError, UsageError
 
@@ -51,20 +52,6 @@ def agent(config: Config = Path("/etc/gpuwatch/agent.toml")) -> None:
 def aggregator(config: Config = Path("/etc/gpuwatch/aggregator.toml")) -> None:
     """Receive reports, judge, plan, act within the policy, keep the ledger, serve page, API and metrics."""
     os.execv(sys.executable, [sys.executable, "-m", "gpuwatch.wiring.aggregator", "--config", str(config)])
-
-
-@app.command()
-def scan(
-    as_json: AsJson = False,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="The agent's settings file, for its collectors' tables.")
-    ] = None,
-    expect_gpus: Annotated[int | None, typer.Option(min=0, help="How many GPUs this node must have.")] = None,
-) -> None:
-    """Look at this node once, with no server and no settings. Exit code: 0 ok, 1 warning, 2 critical, 3 unknown."""
-    from gpuwatch.wiring import scan as wiring
-
-    raise typer.Exit(wiring.run(as_json=as_json, config=config, expected_gpus=expect_gpus))
 
 
 @app.command()
@@ -120,6 +107,7 @@ def token(
 
 
 app.command("cost-report", cls=CostReport)(cost_report)
+app.command(cls=ScanCommand)(scan)
 for command in (orders.explain, orders.approve, orders.hold, orders.clear):
     app.command()(command)
 app.add_typer(dashboards, name="dashboards")

@@ -8,6 +8,7 @@ A leaf ends in one typed line, `RULE = Rule(...)` or `RULE = FleetRule(...)`. It
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
@@ -28,6 +29,13 @@ class Rule(Generic[S]):
     settings: type[S]
     on: Literal["report", "tick"] = "report"
     needs: tuple[type, ...] = ()  # fact types without which it can only be Unknown
+    matters: str = ""  # why this fault matters, one sentence for people; no full stop
+    source: str = ""  # where that is known from, in public
+
+    def title(self) -> str:
+        """What the fault is: the first sentence of the leaf's own docstring."""
+        words = (sys.modules[self.examine.__module__].__doc__ or "").partition("\n")[0]
+        return words.strip().rstrip(".")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,4 +43,10 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Evidence | None:
     )
 
 
-RULE = Rule(settings=Settings, examine=examine, on="tick")
+RULE = Rule(
+    settings=Settings,
+    examine=examine,
+    on="tick",
+    matters="a dead node holds up every other node of its run",
+    source="scheduler and monitor fault reports: moby/swarmkit#2091, ROCm/spur#624",
+)

@@ -43,7 +43,13 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Finding | None: 
         action="reboot",
         soft=True,
         must_last="driver_grace_s",
+        software=True,
     )
 
 
-RULE = Rule(settings=Settings, examine=examine)
+RULE = Rule(
+    settings=Settings,
+    examine=examine,
+    matters="what runs goes on, but no new CUDA program starts until module and library agree",
+    source="nvml.h, return code 18; NVIDIA driver installation guide",
+)

@@ -51,7 +51,13 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Finding | None: 
         conclusive=True,
         action="reboot",
         must_last="driver_grace_s",
+        software=True,
     )
 
 
-RULE = Rule(settings=Settings, examine=examine)
+RULE = Rule(
+    settings=Settings,
+    examine=examine,
+    matters="no CUDA program can start here, and it does not come back by itself",
+    source="nvml.h, return codes 9 and 12; utkuozdemir/nvidia_gpu_exporter#65",
+)

@@ -63,4 +63,9 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Finding | None: 
     )
 
 
-RULE = Rule(settings=Settings, examine=examine)
+RULE = Rule(
+    settings=Settings,
+    examine=examine,
+    matters="no CUDA program can start here",
+    source="nvml.h, return codes; NVIDIA/k8s-device-plugin#1641",
+)

@@ -172,4 +172,9 @@ def _where(pci: str | None) -> str:
     return f"GPU {pci}" if pci is not None else "an unnamed GPU"
 
 
-RULE = Rule(settings=Settings, examine=examine)
+RULE = Rule(
+    settings=Settings,
+    examine=examine,
+    matters="the driver says that work on this GPU has failed or its results may be wrong",
+    source="NVIDIA Xid catalogue, docs.nvidia.com/deploy/xid-errors",
+)

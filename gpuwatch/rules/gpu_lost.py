@@ -81,4 +81,9 @@ def _confirmed(view: NodeView, facts: NvmlFacts, gpu: Gpu) -> str:
     return ""
 
 
-RULE = Rule(settings=Settings, examine=examine)
+RULE = Rule(
+    settings=Settings,
+    examine=examine,
+    matters="every job that uses all GPUs of this node fails or hangs",
+    source="nvml.h, return code 15; NVIDIA Xid catalogue, Xid 79",
+)

@@ -64,4 +64,9 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Finding | None: 
     )
 
 
-RULE = Rule(settings=Settings, examine=examine)
+RULE = Rule(
+    settings=Settings,
+    examine=examine,
+    matters="a job that asks for all GPUs fails or runs on fewer",
+    source="NVIDIA/NVSentinel#833, leptonai/gpud#591, NVIDIA/open-gpu-kernel-modules#1230",
+)

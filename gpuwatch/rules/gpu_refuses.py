@@ -60,4 +60,9 @@ def _findings(view: NodeView, facts: NvmlFacts) -> Iterator[Finding]:
         )
 
 
-RULE = Rule(settings=Settings, examine=examine)
+RULE = Rule(
+    settings=Settings,
+    examine=examine,
+    matters="the driver cannot say how this GPU is, or cannot use it",
+    source="nvml.h, return codes",
+)

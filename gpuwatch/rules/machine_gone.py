@@ -11,7 +11,7 @@ import msgspec
 
 from gpuwatch.model.evidence import Evidence, Subject
 from gpuwatch.model.moment import Moment
-from gpuwatch.model.states import Health
+from gpuwatch.model.states import Health, Lifecycle
 from gpuwatch.model.view import NodeView
 from gpuwatch.rules import Rule
 
@@ -28,6 +28,8 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Evidence | None:
     says = view.cloud
     if says is None or says.state not in ("stopped", "failed", "gone", "releasing"):
         return None
+    if says.state == "stopped" and view.lifecycle is Lifecycle.REPAIRING:
+        return None  # it goes down and comes back: we ordered it
     absent = says.state in ("gone", "releasing") or says.absent_because in EXPLAINED
     why = says.absent_because or ("unexplained" if absent else "")
     told = "; ".join(word for word in (why.replace("_", " "), says.because) if word)
@@ -42,4 +44,10 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Evidence | None:
     )
 
 
-RULE = Rule(settings=Settings, examine=examine, on="tick")
+RULE = Rule(
+    settings=Settings,
+    examine=examine,
+    on="tick",
+    matters="a machine that does not run holds up every other node of its run",
+    source="the provider's own state of the machine",
+)

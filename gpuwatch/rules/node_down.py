@@ -35,4 +35,10 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Evidence | None:
     )
 
 
-RULE = Rule(settings=Settings, examine=examine, on="tick")
+RULE = Rule(
+    settings=Settings,
+    examine=examine,
+    on="tick",
+    matters="the scheduler gives it no work, and a job on it may be lost",
+    source="the scheduler's own state of the node",
+)

@@ -41,7 +41,13 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Evidence | None:
         onset_unix_ns=source.since_unix_ns,
         action="reboot",
         must_last="driver_grace_s",
+        software=True,
     )
 
 
-RULE = Rule(settings=Settings, examine=examine)
+RULE = Rule(
+    settings=Settings,
+    examine=examine,
+    matters="whatever calls the driver next hangs too, and cannot be killed",
+    source="NVIDIA/gpu-monitoring-tools#46, NVIDIA/dcgm-exporter#84, NVIDIA/NVSentinel#1576",
+)

@@ -39,4 +39,10 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Evidence | None:
     )
 
 
-RULE = Rule(settings=Settings, examine=examine, on="tick")
+RULE = Rule(
+    settings=Settings,
+    examine=examine,
+    on="tick",
+    matters="what killed it once may do it again in the middle of a run",
+    source="fault, panic, reboot, back in service: a loop known from public fault reports",
+)

@@ -59,4 +59,9 @@ def _evidence(view: NodeView, facts: NvmlFacts) -> Iterator[Evidence]:
         )
 
 
-RULE = Rule(settings=Settings, examine=examine)
+RULE = Rule(
+    settings=Settings,
+    examine=examine,
+    matters="the driver itself asks for this repair before the GPU is used again",
+    source="nvml.h, field 230 (GPU recovery action); NVIDIA Xid catalogue, Xid 154",
+)

@@ -98,4 +98,10 @@ def _onset_unix_ns(run: RunView, waiting: Sequence[RankView], now: Moment) -> in
     return min(now.unix_ns, moved_ns + int((run.usual_step_s or 0.0) * 1e9))
 
 
-RULE = Rule(settings=Settings, examine=examine, on="tick")
+RULE = Rule(
+    settings=Settings,
+    examine=examine,
+    on="tick",
+    matters="every GPU of the run is paid for and none makes progress",
+    source="pytorch/pytorch#110947 (NCCL watchdog of 600 s)",
+)

@@ -15,6 +15,7 @@ from gpuwatch.agent.identity import Identity
 from gpuwatch.clock import Clock
 from gpuwatch.collectors import Collector
 from gpuwatch.decide.assess import assess
+from gpuwatch.model.evidence import Evidence
 from gpuwatch.model.facts.kernel_log import KernelEvent
 from gpuwatch.model.facts.nvml import NvmlFacts
 from gpuwatch.model.moment import Moment
@@ -64,14 +65,18 @@ def look(
     answers, events = sources.read(settings, deadline_s)
     now = Moment(clock.unix_ns(), clock.monotonic_ns())
     view = _view(identity, answers, events, doors, now, expected_gpus)
-    rules = {name: (rule, rule.settings()) for name, rule in node_rules().items()}
+    looked_at = {doors[name].facts for name in settings}
+    rules = {name: (rule, rule.settings()) for name, rule in node_rules().items() if looked_at.issuperset(rule.needs)}
+    findings = assess(view, now, rules)
+    if len(settings) < len(doors):  # who asks for one source alone knows that the others were not looked at
+        findings = tuple(finding for finding in findings if isinstance(finding, Evidence))
     return Look(
         slot=identity.slot,
         machine=identity.machine,
         boot_id=identity.boot_id,
         at_unix_ns=now.unix_ns,
         statement=statement(answers),
-        remarks=remarks(assess(view, now, rules), answers, expected_gpus),
+        remarks=remarks(findings, answers, expected_gpus),
         sources=tuple(answers),
         events=tuple(events),
     )

@@ -6,12 +6,12 @@ import select
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
 from gpuwatch.agent.answers import Latest
-from gpuwatch.agent.book import Book
+from gpuwatch.agent.book import Book, ChildRecord
 from gpuwatch.agent.child import Processes
 from gpuwatch.agent.frames import Unpacker
 from gpuwatch.agent.identity import Identity
@@ -76,22 +76,18 @@ class Sources:
     def _in_child(self, name: str, door: Collector[Any], settings: Any, until_ns: int) -> Latest:
         clock, identity = self._clock, self._identity
         at_unix_ns = clock.unix_ns()
-        record = Book(self._state, name).read()
-        if (
-            record is not None
-            and record.boot_id == identity.boot_id
-            and record.killed
-            and self._processes.is_alive(record.pid, record.start_ticks)
-        ):
-            # The agent has a child there that cannot be killed: another one would be stuck beside it.
-            return Latest(
-                collector=name,
-                status="hung",
-                at_unix_ns=at_unix_ns,
-                reason=record.reason,
-                since_unix_ns=record.since_unix_ns,
-                abandoned_count=1,
-            )
+        ours = Book(self._state, f"scan-{name}")
+        for record in (Book(self._state, name).read(), ours.read()):
+            if self._is_stuck(record):
+                # The agent, or an earlier look, has a child there that cannot be killed: another would be stuck too.
+                return Latest(
+                    collector=name,
+                    status="hung",
+                    at_unix_ns=at_unix_ns,
+                    reason=record.reason,
+                    since_unix_ns=record.since_unix_ns,
+                    abandoned_count=1,
+                )
         begun_ns = clock.monotonic_ns()
         child = self._processes.start(name, settings)
         unpacker = Unpacker()
@@ -117,12 +113,30 @@ class Sources:
             waited_s = (clock.monotonic_ns() - begun_ns) / NS
             reason = f"no answer for more than {waited_s:.0f} s{where}; child {child.waits_for()}"
             child.kill()  # once, and not waited for
+            ours.write(
+                ChildRecord(
+                    pid=child.pid,
+                    start_ticks=child.start_ticks,
+                    boot_id=identity.boot_id,
+                    since_unix_ns=at_unix_ns,
+                    reason=reason,
+                    killed=True,
+                )
+            )
             return Latest(collector=name, status="hung", at_unix_ns=at_unix_ns, reason=reason, since_unix_ns=at_unix_ns)
         except ProbeError as error:
             child.kill()
             return Latest(collector=name, status="failed", at_unix_ns=at_unix_ns, reason=error.what)
         finally:
             child.let_go()
+
+    def _is_stuck(self, record: ChildRecord | None) -> TypeGuard[ChildRecord]:
+        return (
+            record is not None
+            and record.boot_id == self._identity.boot_id
+            and record.killed
+            and self._processes.is_alive(record.pid, record.start_ticks)
+        )
 
     def _in_thread(
         self, name: str, door: Collector[Any], settings: Any, until_ns: int

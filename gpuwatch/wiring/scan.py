@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,43 +13,98 @@ import msgspec
 import gpuwatch.collectors
 from gpuwatch.agent.child import System
 from gpuwatch.agent.identity import Identity, identify
-from gpuwatch.agent.settings import AgentSettings, checked, load
+from gpuwatch.agent.settings import AgentSettings, Settings, checked, load
 from gpuwatch.clock import SystemClock
 from gpuwatch.collectors import Collector
-from gpuwatch.errors import ConfigError
-from gpuwatch.model.facts.host import HostFacts
-from gpuwatch.model.facts.kernel_log import KernelLogFacts
-from gpuwatch.model.facts.nvml import Gpu, NvmlFacts
-from gpuwatch.model.facts.training import TrainingFacts
+from gpuwatch.errors import ConfigError, GpuwatchError, UsageError
 from gpuwatch.registry import leaves
-from gpuwatch.scan import EXIT_CODES, Look, look
+from gpuwatch.scan import DEADLINE_S, EXIT_CODES, Look, look, node_rules
+from gpuwatch.scan.apart import apart
+from gpuwatch.scan.grant import WITHIN_S, Grant, ask
+from gpuwatch.scan.words import as_text, headline
 
-MOST_EVENTS_SHOWN = 20
+AGENT_CONFIG = Path("/etc/gpuwatch/agent.toml")
+REST_S = 1.5  # of a whole call, for the start of the interpreter and the last words
+NOT_OK = 1  # of a role: any scheduler and NHC-like runner takes it as "this node is not well"
 
 
-def run(*, as_json: bool = False, config: Path | None = None, expected_gpus: int | None = None) -> int:
+class _Told(msgspec.Struct, frozen=True, array_like=True):
+    """What one look printed, and its exit code."""
+
+    text: str
+    code: int
+
+
+def run(
+    *,
+    as_json: bool = False,
+    config: Path | None = None,
+    expected_gpus: int | None = None,
+    only: Sequence[str] = (),
+    deadline_s: float = DEADLINE_S,
+) -> int:
     """Look, print, and say how bad it is: 0 ok, 1 warning, 2 critical, 3 unknown.
 
     `config`: an agent's settings file, for its collectors' tables; none is needed. `expected_gpus`: how many there
-    should be; without it, as many as are on the PCI bus.
+    should be; without it, as many as are on the PCI bus. `only`: the sources to look at.
     """
-    doors = leaves(gpuwatch.collectors, "COLLECTOR", Collector)
-    settings = checked({}, doors, file="") if config is None else load(config, doors)
-    seen = look(
-        _identity(settings.agent),
-        doors,
-        settings.collectors,
-        clock=SystemClock(),
-        processes=System(),
-        state_dir=Path(settings.agent.state_dir),
-        expected_gpus=expected_gpus,
-    )
-    print(json.dumps(as_object(seen), indent=2) if as_json else as_text(seen))
-    return EXIT_CODES[seen.level()]
+    settings, doors = _settings(config)
+    settings = _narrowed(settings, doors, only)
+
+    def work() -> bytes:
+        seen = _look(settings, doors, expected_gpus, deadline_s)
+        text = json.dumps(as_object(seen), indent=2) if as_json else as_text(seen, node_rules())
+        return msgspec.msgpack.encode(_Told(text, EXIT_CODES[seen.level()]))
+
+    told = _apart(work, deadline_s + WITHIN_S)
+    if told is None:
+        late = f"the look did not end within {deadline_s + WITHIN_S:g} s"
+        text = json.dumps({"level": "unknown", "exit_code": 3, "statement": late, "findings": []}) if as_json else late
+        told = _Told(text, EXIT_CODES["unknown"])
+    print(told.text)
+    return told.code
+
+
+def run_as(
+    role: str,
+    *,
+    as_json: bool = False,
+    config: Path | None = None,
+    expected_gpus: int | None = None,
+    only: Sequence[str] = (),
+    deadline_s: float = 10.0,
+) -> int:
+    """Look for a scheduler. 1 only for a conclusive fault of this node that the aggregator grants, else 0, always.
+
+    `config`: the agent's settings file, where the aggregator's address and the token are; the usual one if it exists.
+    `deadline_s`: for everything together.
+    """
+    begun_s = time.monotonic()
+    look_s = max(0.5, deadline_s - WITHIN_S - REST_S)
+    found: dict[str, Any] = {"role": role, "level": "unknown", "granted": False}
+    try:
+        settings, doors = _settings(config or (AGENT_CONFIG if AGENT_CONFIG.exists() else None))
+        settings = _narrowed(settings, doors, only)
+        work = _for_role(role, settings, doors, expected_gpus, look_s)
+        raw = apart(work, max(0.5, deadline_s - REST_S / 3 - (time.monotonic() - begun_s)))
+        found |= {"because": f"the look did not end within {deadline_s:g} s"} if raw is None else json.loads(raw)
+    except Exception as error:  # a broken check must never take out a cluster
+        found["because"] = f"{type(error).__name__}: {error}".partition("\n")[0]
+    code = NOT_OK if found["granted"] is True else 0
+    print(json.dumps({**found, "exit_code": code}) if as_json else _line(found, code))
+    return code
 
 
 def as_object(seen: Look) -> dict[str, Any]:
     """For programs: findings, sources with their facts by name, and events."""
+    rules = node_rules()
+    findings = []
+    for remark in seen.remarks:
+        known = rules.get(remark.rule)
+        words = {"title": headline(remark.rule, rules), "matters": "", "source": ""}
+        if known is not None:
+            words |= {"matters": known.matters, "source": known.source}
+        findings.append(_plain(remark) | words)
     return {
         "slot": seen.slot,
         "machine": seen.machine,
@@ -57,67 +113,98 @@ def as_object(seen: Look) -> dict[str, Any]:
         "level": seen.level(),
         "exit_code": EXIT_CODES[seen.level()],
         "statement": seen.statement,
-        "findings": [_plain(remark) for remark in seen.remarks],
+        "findings": findings,
         "events": [_plain(event) for event in seen.events],
         "sources": {source.collector: _plain(source) for source in seen.sources},
     }
 
 
-def as_text(seen: Look) -> str:
-    """For people."""
-    lines = [f"{seen.slot}: {seen.statement}"]
-    for source in seen.sources:
-        if source.status != "ok" and source.reason != seen.statement:
-            lines.append(f"  {source.collector}: {source.status}: {source.reason}")
-        elif source.status == "ok":
-            lines += [f"  {line}" for line in _facts_in_words(source.facts)]
-    shown = [event for event in seen.events if event.boot_id in ("", seen.boot_id)]
-    for event in shown[-MOST_EVENTS_SHOWN:]:
-        xid = "" if event.xid is None else f" Xid {event.xid}"
-        times = f" ({event.count} times)" if event.count > 1 else ""
-        lines.append(f"  kernel{xid} {event.pci or ''} {event.severity}: {event.text[:100]}{times}")
-    lines.append("")
-    for remark in seen.remarks:
-        action = "" if remark.action == "none" else f"; do: {remark.action.replace('_', ' ')}"
-        lines.append(f"{remark.level.upper():9}{remark.subject}: {remark.because}{action} [{remark.rule}]")
-    lines.append({"ok": "OK: nothing wrong was found"}.get(seen.level(), f"worst: {seen.level()}"))
-    return "\n".join(lines)
+def _for_role(
+    role: str, settings: Settings, doors: Mapping[str, Collector[Any]], gpus: int | None, look_s: float
+) -> Any:
+    def work() -> bytes:
+        seen = _look(settings, doors, gpus, look_s)
+        found: dict[str, Any] = {"level": seen.level(), "findings": [_plain(remark) for remark in seen.remarks]}
+        certain = next((remark for remark in seen.remarks if remark.conclusive), None)
+        if certain is None:
+            grant = Grant(because="no conclusive fault of this node")
+        else:
+            agent = settings.agent
+            grant = ask(
+                agent.aggregator,
+                token_file=agent.token_file,
+                ca_file=agent.ca_file,
+                machine=seen.machine,
+                role=role,
+                remark=certain,
+                within_s=WITHIN_S,
+            )
+            found["fault"] = f"{certain.subject}: {certain.because}"
+        return json.dumps(found | {"granted": grant.granted, "because": grant.because}).encode()
+
+    return work
 
 
-def _facts_in_words(facts: Any) -> list[str]:
-    if isinstance(facts, NvmlFacts):
-        return [_gpu_in_words(gpu) for gpu in facts.gpus]
-    if isinstance(facts, HostFacts):
-        used = _of(facts.memory_used_bytes, facts.memory_total_bytes)
-        words = f"host: load {_known(facts.load1)}, memory {used}, processes that cannot be woken "
-        return [words + _known(facts.blocked_process_count)]
-    if isinstance(facts, KernelLogFacts):
-        return [f"kernel log: read from {facts.source}" if facts.readable else "kernel log: cannot be read"]
-    if isinstance(facts, TrainingFacts):
-        living = sum(beat.alive is not False for beat in facts.beats)
-        return [f"training: {living} of {len(facts.beats)} ranks live"] if facts.beats else ["training: no heartbeats"]
-    return []
+def _line(found: dict[str, Any], code: int) -> str:
+    """One line: it ends up as a drain reason, a condition's message or in a log."""
+    fault = found.get("fault", "")
+    if code:
+        return f"gpuwatch: {fault}"
+    if fault:
+        return f"gpuwatch: not taken out ({found['because']}): {fault}"
+    return (
+        "gpuwatch: ok" if found["level"] in ("ok", "warning") else f"gpuwatch: ok as far as known: {found['because']}"
+    )
 
 
-def _gpu_in_words(gpu: Gpu) -> str:
-    head = f"GPU {gpu.index} {gpu.pci or '?'} {gpu.name or '?'}"
-    if gpu.error is not None:
-        return f"{head}: refuses, NVML code {gpu.error}"
-    busy = "?" if gpu.utilization_ratio is None else f"{gpu.utilization_ratio * 100:.0f}"
-    heat = "?" if gpu.temperature_celsius is None else str(gpu.temperature_celsius)
-    power = "?" if gpu.power_watts is None else f"{gpu.power_watts:.0f}"
-    memory = _of(gpu.memory_used_bytes, gpu.memory_total_bytes)
-    return f"{head}: {busy} %, {memory}, {power} W, {heat} °C, {len(gpu.pids)} processes"
+def _settings(config: Path | None) -> tuple[Settings, Mapping[str, Collector[Any]]]:
+    doors = leaves(gpuwatch.collectors, "COLLECTOR", Collector)
+    return (checked({}, doors, file="") if config is None else load(config, doors)), doors
 
 
-def _of(used: int | None, total: int | None) -> str:
-    if used is None or total is None:
-        return "? GiB"
-    return f"{used / (1 << 30):.1f} of {total / (1 << 30):.1f} GiB"
+def _narrowed(settings: Settings, doors: Mapping[str, Collector[Any]], only: Sequence[str]) -> Settings:
+    strange = [name for name in only if name not in doors]
+    if strange:
+        names = ", ".join(sorted(doors))
+        raise UsageError(f"there is no source {', '.join(map(repr, strange))}", next_step=f"the sources are {names}")
+    off = [name for name in only if name not in settings.collectors]
+    if off:
+        raise UsageError(f"{', '.join(off)}: off in the settings", next_step="leave it out, or set enabled = true")
+    wanted = {name: table for name, table in settings.collectors.items() if not only or name in only}
+    return msgspec.structs.replace(settings, collectors=wanted)
 
 
-def _known(value: float | None) -> str:
-    return "?" if value is None else f"{value:g}"
+def _look(settings: Settings, doors: Mapping[str, Collector[Any]], gpus: int | None, deadline_s: float) -> Look:
+    return look(
+        _identity(settings.agent),
+        doors,
+        settings.collectors,
+        clock=SystemClock(),
+        processes=System(),
+        state_dir=Path(settings.agent.state_dir),
+        expected_gpus=gpus,
+        deadline_s=deadline_s,
+    )
+
+
+def _apart(work: Any, deadline_s: float) -> _Told | None:
+    """Raises `GpuwatchError` where the look itself failed."""
+
+    def guarded() -> bytes:
+        try:
+            return bytes(work())
+        except GpuwatchError as error:
+            return msgspec.msgpack.encode([error.what, error.why, error.next_step])
+        except Exception as error:
+            return msgspec.msgpack.encode([f"the look failed: {type(error).__name__}: {error}", "", ""])
+
+    raw = apart(guarded, deadline_s)
+    if raw is None:
+        return None
+    said = msgspec.msgpack.decode(raw)
+    if isinstance(said[1], str):
+        raise GpuwatchError(said[0], why=said[1], next_step=said[2])
+    return _Told(*said)
 
 
 def _plain(value: Any) -> Any:

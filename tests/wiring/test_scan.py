@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import gpuwatch.collectors
 from gpuwatch.agent import processes
 from gpuwatch.agent.book import Book, ChildRecord
+from gpuwatch.collectors import Collector
+from gpuwatch.errors import UsageError
+from gpuwatch.model.facts.host import HostFacts
+from gpuwatch.registry import leaves
+from gpuwatch.scan.apart import apart
 from gpuwatch.wiring import scan
 
 XID = "Nov 30 15:00:00 gpu-001 kernel: [ 1234.500000] NVRM: Xid (PCI:0000:29:00): {}, pid=1234, name=python\n"
@@ -34,6 +42,10 @@ class Machine:
     def gpus(self, **state: Any) -> None:
         (self.folder / "gpus.json").write_text(json.dumps(state))
 
+    def started(self) -> None:
+        (self.folder / "started").touch()  # the look is another process: it can only leave a file
+        raise OSError("no child in this test")
+
     def config(self) -> Path:
         path = self.folder / "agent.toml"
         lines = [f'slot = "gpu-001"\nmachine = "m-1"\nstate_dir = "{self.folder}"']
@@ -51,9 +63,16 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def scanned(
-    machine: Machine, capsys: pytest.CaptureFixture[str], *, expected_gpus: int | None = 8
+    machine: Machine,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    expected_gpus: int | None = 8,
+    only: tuple[str, ...] = (),
+    deadline_s: float = 8.0,
 ) -> tuple[int, dict[str, Any]]:
-    code = scan.run(as_json=True, config=machine.config(), expected_gpus=expected_gpus)
+    code = scan.run(
+        as_json=True, config=machine.config(), expected_gpus=expected_gpus, only=only, deadline_s=deadline_s
+    )
     found = json.loads(capsys.readouterr().out)
     assert found["exit_code"] == code
     return code, found
@@ -67,7 +86,7 @@ def test_a_healthy_node(machine: Machine, capsys: pytest.CaptureFixture[str]) ->
     assert scan.run(config=machine.config()) == 0
     text = capsys.readouterr().out
     assert "GPU 0 0000:11:00 NVIDIA H100 80GB HBM3 (simulated): 97 %, 69.3 of 79.6 GiB, 612 W, 61 °C" in text
-    assert text.endswith("OK: nothing wrong was found\n")
+    assert text.endswith("OK: nothing wrong was found (exit code 0)\n")
 
 
 def test_a_lost_gpu_is_critical(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,12 +125,9 @@ def test_a_driver_that_does_not_start_is_critical(machine: Machine, capsys: pyte
     assert found["statement"] == "the NVIDIA driver refuses to start: nvmlInit: DRIVER_NOT_LOADED (9)"
 
 
-def test_a_hung_driver_is_critical_within_the_deadline(
-    machine: Machine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gpuwatch.scan.DEADLINE_S", 1.0)
+def test_a_hung_driver_is_critical_within_the_deadline(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     machine.gpus(gpu_count=8, hang=True)
-    code, found = scanned(machine, capsys)
+    code, found = scanned(machine, capsys, deadline_s=1.5)
     assert code == 2
     assert [remark["rule"] for remark in found["findings"]] == ["probe_hung"]
     assert re.search(r"in nvml\w+ of GPU 0; child state S, wait channel", found["findings"][0]["because"])
@@ -120,15 +136,14 @@ def test_a_hung_driver_is_critical_within_the_deadline(
 def test_a_probe_that_is_stuck_already_gets_no_second_one(
     machine: Machine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import os
-
     ticks = processes.start_ticks(os.getpid())
     assert ticks is not None
     record = ChildRecord(pid=os.getpid(), start_ticks=ticks, boot_id="boot-of-the-test", since_unix_ns=5,
                          reason="child state D, wait channel nvidia_ioctl", killed=True)  # fmt: skip
     Book(machine.folder, "nvml").write(record)
-    monkeypatch.setattr("gpuwatch.agent.child.System.start", lambda *_: pytest.fail("a second child"))
+    monkeypatch.setattr("gpuwatch.agent.child.System.start", lambda *_: machine.started())
     code, found = scanned(machine, capsys)
+    assert not (machine.folder / "started").exists()
     assert code == 2
     assert "nvidia_ioctl" in found["findings"][0]["because"]
 
@@ -164,3 +179,59 @@ def test_a_kernel_log_that_cannot_be_read_is_unknown(machine: Machine, capsys: p
     assert code != 0
     unknown = [remark["because"] for remark in found["findings"] if remark["level"] == "unknown"]
     assert any(because.startswith("the kernel log cannot be read") for because in unknown)
+
+
+def test_one_source_alone_and_a_word_that_is_no_source(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = scanned(machine, capsys, only=("nvml",))
+    assert (code, list(found["sources"])) == (0, ["nvml"])
+    machine.gpus(gpu_count=8, lost=[3])
+    code, found = scanned(machine, capsys, only=("host", "kernel_log"))
+    assert (code, sorted(found["sources"])) == (0, ["host", "kernel_log"]), found["findings"]
+    with pytest.raises(UsageError, match="there is no source 'nvm'"):
+        scan.run(config=machine.config(), only=("nvm",))
+
+
+def test_findings_are_grouped_and_say_why_it_matters_what_to_do_and_by_whom_it_is_known(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.gpus(gpu_count=8, lost=[2, 3])
+    assert scan.run(config=machine.config()) == 2
+    text = capsys.readouterr().out
+    assert text.count("CRITICAL: A GPU has left the bus") == 1
+    assert len(re.findall(r"^  seen     gpu ", text, re.MULTILINE)) == 2
+    assert "  matters  every job that uses all GPUs of this node fails or hangs" in text
+    assert "  do       replace the machine" in text
+    assert "  source   nvml.h, return code 15" in text
+    assert text.endswith("worst: critical (exit code 2)\n")
+
+
+def test_all_that_can_hang_hangs_and_the_look_ends_in_time(
+    machine: Machine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.gpus(gpu_count=8, hang=True)
+    doors = leaves(gpuwatch.collectors, "COLLECTOR", Collector)
+    stuck = Collector(facts=HostFacts, settings=doors["host"].settings, open=lambda _: time.sleep(60) or None)  # type: ignore[arg-type,func-returns-value,return-value]
+    monkeypatch.setattr("gpuwatch.wiring.scan.leaves", lambda *_: {**doors, "host": stuck})
+    begun_s = time.monotonic()
+    code, found = scanned(machine, capsys, deadline_s=1.5)
+    assert time.monotonic() - begun_s < 3.0
+    assert code == 2
+    hung = {name: source["reason"] for name, source in found["sources"].items() if source["status"] == "hung"}
+    assert sorted(hung) == ["host", "nvml"]
+    assert "wait channel" in hung["nvml"]
+    code = scan.run_as("prolog", config=machine.config(), deadline_s=3.0)
+    assert (code, capsys.readouterr().out[:36]) == (0, "gpuwatch: ok as far as known: no con")
+
+
+def _never() -> bytes:
+    time.sleep(3)
+    return b""
+
+
+def test_a_look_that_never_ends_is_left_behind() -> None:
+    begun_s = time.monotonic()
+    assert apart(_never, 0.3) is None
+    assert time.monotonic() - begun_s < 1.0
+    assert apart(lambda: b"done", 5.0) == b"done"
+    assert apart(lambda: b"x" * 3_000_000, 5.0) == b"x" * 3_000_000
+    assert apart(lambda: [][1], 5.0) is None
