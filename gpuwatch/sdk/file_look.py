@@ -87,7 +87,7 @@ def read_out(outcome: Outcome, paths: Sequence[str]) -> Look:
 
 
 def _errors(said: str, paths: Sequence[str]) -> dict[str, str]:
-    """As in: head: cannot open '/a' for reading: No such file or directory; head: error reading '/a': Invalid argument"""
+    """As in: head: cannot open '/a' for reading: No such file or directory."""
     errors: dict[str, str] = {}
     lines = said.splitlines()
     for path in paths if lines else ():

@@ -25,6 +25,7 @@ from gpuwatch.agent.spool import Spool
 from gpuwatch.clock import SystemClock
 from gpuwatch.collectors import Collector
 from gpuwatch.model.facts.host import HostFacts
+from gpuwatch.model.facts.infiniband import InfinibandFacts, RdmaPort
 from gpuwatch.model.facts.kernel_log import KernelEvent, KernelLogFacts
 from gpuwatch.model.facts.nvml import Gpu, NvmlFacts
 from gpuwatch.model.facts.training import Beat, TrainingFacts
@@ -44,6 +45,12 @@ FACTS: dict[str, Any] = {
         (Beat("r", "a", 0, 8, 7, "train", 5, 10**18, 1, None, None, alive=True),), unreadable_count=1
     ),
     "kernel_log": KernelLogFacts(True, (), 0, "kmsg"),
+    "infiniband": InfinibandFacts(
+        (
+            RdmaPort("mlx5_0", 1, state="active", rate_gbps=400.0, counters={"port_xmit_data": 4, "link_downed": 1}),
+            RdmaPort("rdmap16s27", 1, state="down", counters={"tx_bytes": 5, "rx_drops": 1}),
+        )
+    ),
 }
 
 

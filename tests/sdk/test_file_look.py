@@ -56,9 +56,8 @@ def test_a_driver_that_does_not_answer(errands: Errands, tmp_path: Path) -> None
 def test_any_bytes_in_any_file(texts: list[bytes], tmp_path: Path) -> None:
     paths = []
     for number, text in enumerate(texts):
-        path = tmp_path / str(number)
-        path.write_bytes(text)
-        paths.append(str(path))
+        (tmp_path / str(number)).write_bytes(text)
+        paths.append(str(tmp_path / str(number)))
     found = look(Errands("test"), {"x": paths}, deadline_s=3)["x"]
     assert [found.contents[path] for path in paths] == [text[:256] for text in texts]
     for path in paths:
