@@ -33,6 +33,7 @@ ACTIONS = {
     ("GET", r"/virtualMachineScaleSets/[^/]+/instanceView"): {f"{_SET}/instanceView/read"},
     ("GET", r"/virtualMachineScaleSets/[^/]+/virtualMachines"): {f"{_VM}/read", f"{_VM}/instanceView/read"},
     ("DELETE", r"/virtualMachineScaleSets/[^/]+/virtualMachines/\d+"): {f"{_VM}/delete"},
+    ("POST", r"/virtualMachineScaleSets/[^/]+/virtualMachines/\d+/reimage"): {f"{_VM}/reimage/action"},
     ("GET", r"/autoscalesettings"): {"Microsoft.Insights/autoscalesettings/read"},
 }
 
@@ -65,6 +66,10 @@ class ScaleSet:
         )
         self.vms: dict[str, m.VirtualMachineScaleSetVM] = {}
         self.created: list[str] = []
+        self.reimaged: list[str] = []
+        self.reimage_fails = ""  # the error code with which reimages end
+        self.disks_are_told = True  # False: nothing of a machine's looks changes with a reimage
+        self._reimaging: list[str] = []
         self._next = 0
         self._revision = 1
         self._busy = 0
@@ -152,6 +157,10 @@ class ScaleSet:
                 if not self.keeps_capacity:
                     self.capacity -= 1
             self.also_deletes = []
+        for number in self._reimaging:
+            if number in self.vms:
+                self._fresh_disk(number)
+        self._reimaging = []
         for number in self._wanted:
             if number in self.vms:
                 self.say(number, "Succeeded", "running")
@@ -179,6 +188,22 @@ class ScaleSet:
         self.say(number, "Deleting", "running")
         self._busy = self.lag
         self._state("Updating")
+
+    def reimage(self, number: str) -> None:
+        self.reimaged.append(number)
+        self._reimaging.append(number)
+        self.say(number, "Updating", "stopped")
+        self._busy = self.lag
+        self._state("Updating")
+
+    def _fresh_disk(self, number: str) -> None:
+        code = self.reimage_fails
+        self.say(number, "Failed" if code else "Succeeded", "" if code else "running", code=code)
+        properties = self.vms[number].properties
+        assert properties is not None
+        if self.disks_are_told:
+            disk = m.OSDisk(create_option="FromImage", name=f"{self.name}_{number}_OsDisk_1_{uuid.uuid4().hex}")
+            properties.storage_profile = m.StorageProfile(os_disk=disk)
 
     def statuses(self) -> list[m.InstanceViewStatus]:
         if self._failed is None:
@@ -307,6 +332,11 @@ class ArmServer:
                 return 204, None, {}
             group.delete(number)
             return 202, None, self._operation()
+        if found := re.fullmatch(r"/virtualMachines/(\d+)/reimage", rest):
+            if request.method == "POST" and found[1] in group.vms:
+                group.reimage(found[1])
+                return 202, None, self._operation()
+            return error(404, "ResourceNotFound", f"The Resource {request.sub} was not found.")
         return error(405, "MethodNotAllowed", f"{request.method} {request.sub}")
 
     def _operation(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Processes that make or release one machine in the local Azure, to be killed in the middle.
+"""Processes that make, release or reimage one machine in the local Azure, to be killed in the middle.
 
 It imports the SDK once and forks for each line `[metadata service, settings, call, subject, action id]`: prints the
 child's pid, waits for `go`, and prints what the child found, an empty line if it was killed.
@@ -17,6 +17,7 @@ import azure.identity
 import azure.mgmt.compute  # noqa: F401
 import msgspec
 
+from gpuwatch.clouds import reimager
 from gpuwatch.clouds.azure_vmss import CLOUD, Settings
 from gpuwatch.errors import CloudError
 
@@ -25,13 +26,17 @@ def work(imds: str, raw: dict[str, Any], call: str, subject: str, action_id: str
     """The machine, once it is done."""
     os.environ["AZURE_POD_IDENTITY_AUTHORITY_HOST"] = imds
     cloud = CLOUD.open(msgspec.convert(raw, Settings, dec_hook=lambda _kind, value: Path(value)))
+    reimaging = reimager(cloud)
+    assert reimaging is not None
     until = time.monotonic() + 60
     while time.monotonic() < until:
         try:
             if call == "create":
                 receipt = cloud.create(slot=subject, group="gpu", action_id=action_id)
-            else:
+            elif call == "release":
                 receipt = cloud.release(subject, action_id=action_id)
+            else:
+                receipt = reimaging.reimage(subject, action_id=action_id)
         except CloudError as error:
             if not error.retry:
                 return ""

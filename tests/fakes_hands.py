@@ -58,6 +58,7 @@ class FakeCloud:
         self.group = group
         self.owner = "gpuwatch"
         self.target_count: int | None = None
+        self.reimages = False
         self.listed: dict[str, CloudMachine] = {}
         self.calls: list[tuple[str, str]] = []
         self.fails: list[CloudError] = []
@@ -90,7 +91,7 @@ class FakeCloud:
 
     def snapshot(self) -> CloudSnapshot:
         self._call("snapshot", "")
-        group = CloudGroup(name=self.group, owner=self.owner, target_count=self.target_count)
+        group = CloudGroup(name=self.group, owner=self.owner, target_count=self.target_count, reimages=self.reimages)
         return CloudSnapshot(machines=tuple(self.listed.values()), groups=(group,))
 
     def create(self, *, slot: str, group: str, action_id: str) -> Receipt:
@@ -110,6 +111,13 @@ class FakeCloud:
         if record.ended_unix_ns is None:
             now_ns = self._clock.unix_ns()
             self.listed[machine] = msgspec.structs.replace(record, state="gone", ended_unix_ns=now_ns)
+        return Receipt(action_id=action_id, state="done", machine=machine)
+
+    def reimage(self, machine: str, *, action_id: str) -> Receipt:
+        self._call("reimage", action_id)
+        if self.pending_count > 0:
+            self.pending_count -= 1
+            return Receipt(action_id=action_id, state="pending", because="it is being reimaged")
         return Receipt(action_id=action_id, state="done", machine=machine)
 
     def bill(self) -> tuple[BillRow, ...]:

@@ -42,6 +42,7 @@ class Fleet:
         self._machines: dict[str, Machine] = {}
         self._retired: dict[str, None] = {}
         self._current: dict[str, str] = {}  # slot -> the machine that fills it
+        self._ordered: dict[str, str] = {}  # machine -> the boot that we ordered to end
         self.heartbeats: deque[Heartbeats] = deque(maxlen=MAX_WAITING)
         self.unknown_collectors: dict[str, int] = {}
 
@@ -79,6 +80,7 @@ class Fleet:
             if record is None:
                 record = Machine(machine, slot, now_monotonic_ns)
                 self._place(record, slot)
+                record.ordered_boot = self._ordered.get(machine, "")
                 self._machines[machine] = record
                 record.fills_slot = self._current.setdefault(slot, machine) == machine
             return record
@@ -104,11 +106,20 @@ class Fleet:
                 self._seat_at(record, slot)
             self._current[slot] = machine  # restored before it was heard of: its when it joins
 
+    def order_boot(self, machine: str, boot: str) -> None:
+        """This boot ends because we ordered it."""
+        with self._lock:
+            self._ordered[machine] = boot
+            record = self._machines.get(machine)
+            if record is not None:
+                record.ordered_boot = boot
+
     def retire(self, machine: str) -> None:
         """It left the fleet for good; another machine that waits in the slot takes it."""
         with self._lock:
             record = self._machines.pop(machine, None)
             self._retired[machine] = None
+            self._ordered.pop(machine, None)
             if record is not None:
                 self._leave(record)
 
@@ -249,7 +260,7 @@ class Fleet:
         if snapshot is None:
             return ()
         return tuple(
-            GroupView(name=g.name, owner=g.owner, target_count=g.target_count, refuses=g.refuses)
+            GroupView(name=g.name, owner=g.owner, target_count=g.target_count, refuses=g.refuses, reimages=g.reimages)
             for g in snapshot.groups
         )
 

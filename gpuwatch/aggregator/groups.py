@@ -1,4 +1,4 @@
-"""The last look at a cloud group before a machine is made: is it still ours, and does it still want one?"""
+"""The last look at a cloud group before a machine is made or reimaged: is it still ours, and does it want one more?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _COUNTED = frozenset({"running", "starting", "unknown"})
 
 
 def group_refusal(hands: Hands) -> str:
-    """Why no machine may be made in the action's group now, by the cloud's last answer; empty: nothing against it."""
+    """Why the action's group may not be changed now, by the cloud's last answer; empty: nothing against it."""
     saga, witness = hands.saga, hands.reach.cloud_witness
     last = None if witness is None else witness.last()
     if last is None:
@@ -20,6 +20,8 @@ def group_refusal(hands: Hands) -> str:
         return f"group {group.name} belongs to {group.owner or 'an unknown controller'} now"
     if group.refuses:
         return f"group {group.name} refuses now: {', '.join(group.refuses)}"
+    if saga.action.kind == "reimage":
+        return ""
     others = {m.machine for m in last.answer.machines if m.group == group.name and m.state in _COUNTED}
     others.discard(saga.action.machine)
     if group.target_count is not None and len(others) >= group.target_count:

@@ -12,6 +12,8 @@ from gpuwatch.aggregator.scene import Scene
 
 _DOUBTED = ("suspect", "unknown")  # silent, or not looked into: neither sick nor well, and not to be shown as green
 
+_BEING = {"replace": "replaced", "reimage": "reimaged", "drain": "drained", "resume": "given back"}
+
 
 def headline(nodes: list[dict[str, Any]], scene: Scene, under_way: list[Saga], money: Money) -> dict[str, Any]:
     """State, what is being done, cost: a sentence each, and a tone (good | warn | bad). `nodes`: as in the overview."""
@@ -36,7 +38,7 @@ def headline(nodes: list[dict[str, Any]], scene: Scene, under_way: list[Saga], m
         state = f"{state} {still}" if sick else f"{still} {state}"
     doing = [
         f"{count} being {word}"
-        for kind, word in (("replace", "replaced"), ("drain", "drained"), ("resume", "given back"))
+        for kind, word in _BEING.items()
         if (count := acted[kind])
     ]
     doing += [f"{_count(acted['restart_job'], 'run')} being restarted"] if acted["restart_job"] else []

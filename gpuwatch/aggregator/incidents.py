@@ -52,9 +52,11 @@ _BEGIN = {
     "adopt": "giving the slot to {machine}",
     "resume": "giving {slot} back to the scheduler",
     "release": "releasing {machine}: its billing ends",
+    "reimage": "giving {machine} a fresh system disk",
     "ended": "waiting for the stopped attempt to end",
     "undo_resume": "giving {slot} back to the scheduler",
     "undo_create": "releasing the new machine {machine}: it cannot be used",
+    "undo_repair": "",
 }
 _DONE = {
     "drain": "{slot} takes no new work",
@@ -66,9 +68,11 @@ _DONE = {
     "adopt": "{machine} fills {slot}",
     "resume": "{slot} is back in service",
     "release": "{machine} is released",
+    "reimage": "the cloud gave {machine} a fresh system disk",
     "ended": "the attempt is over",
     "undo_resume": "{slot} is back in service",
     "undo_create": "{machine} is released",
+    "undo_repair": "{slot} stays drained",
 }
 
 

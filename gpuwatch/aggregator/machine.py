@@ -47,6 +47,7 @@ class Machine:
         "lifecycle",
         "lifecycle_monotonic_ns",
         "machine",
+        "ordered_boot",
         "pool",
         "prior",
         "prior_seen",
@@ -69,6 +70,7 @@ class Machine:
         self.lifecycle = Lifecycle.PROVISIONING
         self.lifecycle_monotonic_ns = 0  # when it last changed in this process
         self.first_seen_monotonic_ns = now_monotonic_ns
+        self.ordered_boot = ""  # the boot that an action of ours ends; by the executor's threads
         self.prior: Prior | None = None  # known of an earlier process of ours
         self.prior_seen: LastSeen | None = None
         self.heard: Heard | None = None  # by the server's thread
@@ -154,7 +156,8 @@ def build_view(
         goodbye_monotonic_ns=None if heard is None else heard.goodbye_monotonic_ns,
         previous_boot=None if heard is None or not heard.earlier_boots else heard.earlier_boots[-1],
         boot_changed_monotonic_ns=None if heard is None else heard.boot_changed_monotonic_ns,
-        previous_goodbye=heard is not None and heard.previous_goodbye,
+        previous_goodbye=heard is not None
+        and (heard.previous_goodbye or heard.earlier_boots[-1:] == (record.ordered_boot,)),
         facts=LazyFacts(envelopes),
         sources=sources,
         events=tuple(aged.event for aged in live),

@@ -31,14 +31,16 @@ STEP_WORDS = {
     "end_job": "looking after its job",
     "empty": "waiting until it is empty",
     "create": "asking the cloud for a machine",
-    "join": "waiting for the new machine to report",
-    "validate": "checking the new machine",
+    "join": "waiting for the machine to report",
+    "validate": "checking the machine",
     "adopt": "giving the slot to the new machine",
     "resume": "giving it back to the scheduler",
     "release": "releasing the old machine",
+    "reimage": "asking the cloud for a fresh system disk",
     "ended": "waiting for the attempt to end",
     "undo_resume": "giving it back to the scheduler",
     "undo_create": "releasing the unusable new machine",
+    "undo_repair": "leaving it drained",
 }
 
 

@@ -95,7 +95,7 @@ class Hands:
         """Raise `Held` unless a call may be made now."""
         action = self.saga.action
         objection = self.reach.guard.objection(
-            action.slot, action.pool, harmful=harmful, replaces=self.saga.step in (s.CREATE, s.RELEASE)
+            action.slot, action.pool, harmful=harmful, replaces=self.saga.step in (s.CREATE, s.RELEASE, s.REIMAGE)
         )
         if objection:
             raise Held(objection)

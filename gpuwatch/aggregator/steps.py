@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from gpuwatch.aggregator import repair
 from gpuwatch.aggregator import saga as s
 from gpuwatch.aggregator.groups import group_refusal
 from gpuwatch.aggregator.reach import Cancelled, Done, Failed, Hands, Result, Waiting
@@ -85,13 +86,13 @@ def empty(hands: Hands) -> Result:
         alive = still_steps(hands)
         if alive:
             return Waiting(f"the scheduler says that it is empty, but {alive}")
-        return Done({}, ((action.machine, Lifecycle.DRAINED),))
+        return repair.emptied(hands)
     waited = f"job {_names(jobs)} is still there" if jobs else "a job is still ending there"
     if saga.acted and hands.elapsed_s() > hands.policy.empty_deadline_s:
         if action.kind == "drain":
             return Failed(f"{waited} after {hands.elapsed_s():.0f} s")
         # It will not come back to service in this state: what is stuck there goes down with the machine.
-        return Done({}, ((action.machine, Lifecycle.DRAINED),), f"{waited}; the machine goes with it")
+        return repair.emptied(hands, f"{waited}; the machine goes with it")
     if hands.recovered() and not saga.acted:
         return Cancelled("the node is healthy again")
     left_alone = not (saga.acted or saga.soft) and hands.elapsed_s() > hands.policy.drain_deadline_s
@@ -118,6 +119,8 @@ def create(hands: Hands) -> Result:
 def join(hands: Hands) -> Result:
     """The new machine speaks, and its driver answers."""
     saga = hands.saga
+    if saga.action.kind == "reimage":
+        return repair.back(hands)
     record = hands.reach.fleet.get(saga.new_machine)
     if record is not None and record.cloud is not None and record.cloud.state in ("failed", "gone"):
         return Failed(f"the cloud says that {saga.new_machine} is {record.cloud.state}: {record.cloud.because}")
@@ -135,6 +138,8 @@ def join(hands: Hands) -> Result:
 def validate(hands: Hands) -> Result:
     """Judged like any other node, it is found healthy before any work comes to it."""
     saga = hands.saga
+    if saga.action.kind == "reimage":
+        return repair.proven(hands)
     health = hands.scene.health(saga.new_machine)
     verdict = hands.scene.verdicts.get(saga.new_machine)
     if health == Health.HEALTHY:
@@ -219,7 +224,10 @@ def before_harm(hands: Hands) -> Result | None:
         return None  # its place is taken or gone: the way back leads forward
     if hands.recovered():
         return Cancelled("the node is healthy again")
-    refusal = group_refusal(hands) if hands.saga.step == s.CREATE else ""
+    doubt = repair.refusal(hands) if hands.saga.step == s.REIMAGE else None
+    if doubt is not None:
+        return doubt
+    refusal = group_refusal(hands) if hands.saga.step in (s.CREATE, s.REIMAGE) else ""
     if refusal:
         return Failed(refusal)  # not cancelled: a sick node is not given back
     snapshot = hands.snapshot()
@@ -230,6 +238,7 @@ BEFORE: Mapping[str, Callable[[Hands], Result | None]] = {
     s.DRAIN: before_drain,
     s.CREATE: before_harm,
     s.RELEASE: before_harm,
+    s.REIMAGE: before_harm,
 }
 
 STEPS: Mapping[str, Callable[[Hands], Result]] = {
@@ -242,9 +251,11 @@ STEPS: Mapping[str, Callable[[Hands], Result]] = {
     s.ADOPT: adopt,
     s.RESUME: resume,
     s.RELEASE: release,
+    s.REIMAGE: repair.reimage,
     s.ENDED: ended,
     s.UNDO_RESUME: undo_resume,
     s.UNDO_CREATE: undo_create,
+    s.UNDO_REPAIR: repair.undo_repair,
 }
 
 
@@ -252,7 +263,7 @@ def deadline_s(step: str, policy: Policy) -> float | None:
     """How long a step may take before it has failed; None: it waits for a job that nobody may end."""
     if step in (s.END_JOB, s.EMPTY):
         return None  # they have their own deadlines, after which they act
-    if step in (s.CREATE, s.JOIN, s.VALIDATE):
+    if step in (s.CREATE, s.JOIN, s.VALIDATE, s.REIMAGE):
         return policy.join_deadline_s
     return max(policy.empty_deadline_s, 60.0)
 

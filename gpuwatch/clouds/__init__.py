@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -45,6 +45,7 @@ class CloudGroup(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     target_count: int | None
     refuses: tuple[str, ...] = ()
+    reimages: bool = False  # its cloud is a `Reimager`, for the machines of this group
 
 
 class CloudSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +78,21 @@ class Cloud(Protocol):
 
     def bill(self) -> tuple[BillRow, ...]:
         """The provider's own billing records, newest state; empty where it offers none."""
+
+
+class Reimager(Protocol):
+    """What a cloud may offer beside: the same machine, on the same hardware, with a fresh system disk."""
+
+    def reimage(self, machine: str, *, action_id: str) -> Receipt:
+        """Begin it, and say when it is over; the same action id again begins no second one that is known of.
+
+        Over means that the provider has ended it: whether the machine is well then is for its agent to say.
+        """
+
+
+def reimager(cloud: Cloud) -> Reimager | None:
+    """The same cloud where it reimages; None where it does not."""
+    return cast("Reimager", cloud) if callable(getattr(cloud, "reimage", None)) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Azure virtual machine scale sets (Uniform). See `docs/azure.md` for rights, settings and what was proven how.
 
-A replacement is grow and delete (`sdk/azure_grow.py`, `sdk/azure_delete.py`). Nothing is kept on our disk: after
-a crash the next call reads the set and goes on. A machine is named by its VM id, the UUID that its firmware bears.
+A replacement is grow and delete (`sdk/azure_grow.py`, `sdk/azure_delete.py`), a repair `sdk/azure_reimage.py`. Nothing
+is kept on our disk: after a crash the next call reads the set and goes on. A machine is named by its VM id, the UUID that its firmware bears.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from gpuwatch.sdk.azure_delete import Deletions
 from gpuwatch.sdk.azure_grow import Growth
 from gpuwatch.sdk.azure_marks import all_of, places
 from gpuwatch.sdk.azure_pace import Outcome, Pace
+from gpuwatch.sdk.azure_reimage import Reimages
 
 if TYPE_CHECKING:
     from azure.mgmt.compute.models import VirtualMachineScaleSet, VirtualMachineScaleSetVM
@@ -85,6 +86,7 @@ class AzureVmss:
         self._pace = Pace(clock, look_every_s=settings.look_every_s, most_s=settings.operation_deadline_s)
         self._growth = Growth(arm, self._pace, clock, **times)
         self._deletions = Deletions(arm, self._pace, clock, grown=self._growth.count, **times)
+        self._reimages = Reimages(arm, self._pace, clock, **times)
         self._seen: dict[str, dict[str, CloudMachine]] = {}  # set -> what it listed last
         self._capacity: dict[str, int] = {}
         self._gone: dict[str, tuple[int, CloudMachine]] = {}
@@ -109,6 +111,7 @@ class AzureVmss:
                     owner=self._owner(group),
                     target_count=words.capacity(group),
                     refuses=self._refuses(group),
+                    reimages=True,
                 )
             )
         now_ns = self._clock.monotonic_ns()
@@ -227,6 +230,27 @@ class AzureVmss:
                 return self._deletions.check(group, vms, machine, action_id)
         because = f"none of {', '.join(self._settings.groups)} lists it"
         return self._deletions.over(machine, action_id, because)
+
+    def reimage(self, machine: str, *, action_id: str) -> Receipt:
+        outcome = self._pace.early(action_id)
+        return _receipt(outcome or self._reimage(machine, action_id), action_id)
+
+    def _reimage(self, machine: str, action_id: str) -> Outcome:
+        for name in self._settings.groups:
+            group = self._arm.group(name)
+            vms = self._arm.machines_of(group)
+            vm = next((vm for vm in vms if words.machine_id(vm) == machine), None)
+            if vm is None:
+                continue
+            if self._reimages.known(group, vm, action_id):
+                return self._reimages.look(group, vm, action_id)
+            self._may_act(group)
+            return self._reimages.begin(group, vm, vms, action_id)
+        raise CloudError(
+            f"no machine {machine} to be reimaged",
+            why=f"none of {', '.join(self._settings.groups)} lists it",
+            next_step="nothing: it is judged as gone",
+        )
 
     # may we?
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -59,7 +60,8 @@ class LocalCloud:
 
     def snapshot(self) -> CloudSnapshot:
         machines = tuple(self._machine(folder, record) for folder, record in self._records())
-        group = CloudGroup(name=self._settings.group, owner="gpuwatch", target_count=self._settings.target_count)
+        settings = self._settings
+        group = CloudGroup(name=settings.group, owner="gpuwatch", target_count=settings.target_count, reimages=True)
         return CloudSnapshot(machines=machines, groups=(group,))
 
     def create(self, *, slot: str, group: str, action_id: str) -> Receipt:
@@ -88,18 +90,28 @@ class LocalCloud:
     def release(self, machine: str, *, action_id: str) -> Receipt:
         folder = self._root / machine
         with locked(self._settings.directory / "cloud.lock"):
-            record = read_json(folder / "machine.json")
-            if record is None:
-                raise CloudError(
-                    f"the local cloud knows no machine {machine!r}",
-                    why=f"there is no {folder / 'machine.json'}",
-                    next_step="look at its list: the id must be one of the machines that it started",
-                )
+            record = self._known(folder)
             if "ended_unix_ns" in record:
                 return Receipt(action_id=action_id, state="done", machine=machine, because="was released before")
             if not self._stop(folder):
                 return Receipt(action_id=action_id, state="pending", machine=machine, because="its process still lives")
             write_json(folder / "machine.json", record | {"ended_unix_ns": snap_ns(self._clock.unix_ns())})
+        return Receipt(action_id=action_id, state="done", machine=machine)
+
+    def reimage(self, machine: str, *, action_id: str) -> Receipt:
+        """Its process ends, its folder is emptied, its process starts anew. Cut off in between, it is done again."""
+        folder = self._root / machine
+        with locked(self._settings.directory / "cloud.lock"):
+            record = self._known(folder)
+            if "ended_unix_ns" in record:
+                raise CloudError(f"machine {machine} cannot be reimaged", why="it was released", next_step="nothing")
+            if record.get("reimaged_by") != action_id:
+                if not self._stop(folder):
+                    because = "its process still lives"
+                    return Receipt(action_id=action_id, state="pending", machine=machine, because=because)
+                _wipe(folder)
+                self._start(folder, record)
+                write_json(folder / "machine.json", record | {"reimaged_by": action_id})
         return Receipt(action_id=action_id, state="done", machine=machine)
 
     def bill(self) -> tuple[BillRow, ...]:
@@ -124,6 +136,16 @@ class LocalCloud:
                 )
             )
         return tuple(rows)
+
+    def _known(self, folder: Path) -> dict[str, Any]:
+        record = read_json(folder / "machine.json")
+        if record is None:
+            raise CloudError(
+                f"the local cloud knows no machine {folder.name!r}",
+                why=f"there is no {folder / 'machine.json'}",
+                next_step="look at its list: the id must be one of the machines that it started",
+            )
+        return record
 
     def _records(self) -> Iterator[tuple[Path, dict[str, Any]]]:
         for folder in sorted(self._root.iterdir()):
@@ -211,6 +233,17 @@ class LocalCloud:
                     return True
                 time.sleep(0.02)
         return not _runs(folder)
+
+
+def _wipe(folder: Path) -> None:
+    """What the machine has written; its record, its log and its locks are the cloud's."""
+    for path in folder.iterdir():
+        if path.name in ("machine.json", "log", "lock", "probe.lock"):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _runs(folder: Path) -> bool:

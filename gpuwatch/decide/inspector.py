@@ -18,12 +18,13 @@ from gpuwatch.model.policy import Policy
 from gpuwatch.model.verdict import Judgement, Verdict
 from gpuwatch.model.view import FleetView, NodeView
 
-HARM = ("drain", "replace")
+HARM = ("drain", "replace", "reimage")
 OUT_OF_SERVICE = ("cordoned", "draining", "drained", "repairing", "replacing", "validating", "quarantined")
 SICK_WORDS = ("degraded", "driver_failed", "dead")
 MODES_FOR = {
     "drain": ("approve", "drain", "replace"),
     "replace": ("approve", "replace"),
+    "reimage": ("approve", "replace"),
     "restart_job": ("approve", "drain", "replace"),
     "resume": ("approve", "drain", "replace"),
     "ask_approval": ("approve",),
@@ -129,8 +130,10 @@ class _Eyes:
             self.memory.approved
         ):
             yield "no person has approved it"
-        if action.kind == "replace":
+        if action.kind in ("replace", "reimage"):
             yield from self._against_owner(view, absent)
+        if action.kind == "reimage":
+            yield from self._against_reimage(action, view, verdict, policy)
         yield from self._against_haste(action, policy)
 
     def _against_death(self, view: NodeView, verdict: Verdict) -> Iterator[str]:
@@ -151,6 +154,26 @@ class _Eyes:
             yield "its group is not ours to change"
         elif absent and group.target_count is None:
             yield "nobody knows whether its group still wants the absent machine"
+
+    def _against_reimage(self, action: Action, view: NodeView, verdict: Verdict, policy: Policy) -> Iterator[str]:
+        if policy.software_fault != "reimage":
+            yield "the policy reimages nothing"
+        if verdict.health.value != "driver_failed":
+            yield f"it is {verdict.health.value}: no fresh disk cures that"
+        last = view.last_report_monotonic_ns
+        quiet_ns = policy.silent_after_intervals * view.interval_s * 1e9
+        if last is None or self.now.monotonic_ns - last > quiet_ns or view.said_goodbye():
+            yield "it does not speak: what ails it is not known"
+        against = [e for e in verdict.evidence if e.argues_for.value in SICK_WORDS and e.subject.kind != "run"]
+        if not against or not all(e.software for e in against):
+            yield "not all that is said against it is of software"
+        offers = [group for group in self.fleet.groups if group.name == (view.group or view.pool)]
+        if not any(group.reimages for group in offers or (self.fleet.groups if not view.group else ())):
+            yield "its cloud reimages nothing"
+        for done in self.memory.actions:
+            mine = done.kind == "reimage" and done.machine == action.machine and done.outcome != "cancelled"
+            if mine and self._age_s(done) < policy.reimage_again_s:
+                yield "it was reimaged not long ago"
 
     def _against_haste(self, action: Action, policy: Policy) -> Iterator[str]:
         before = [d for d in self.memory.actions if d.slot == action.slot and d.kind != "ask_approval"]

@@ -101,7 +101,7 @@ def _conclude(
 ) -> Verdict:
     evidence = tuple(f for f in found if isinstance(f, Evidence))
     unknowns = tuple(f for f in found if isinstance(f, Unknown))
-    about_node = [e for e in evidence if e.subject.kind != "run"]
+    about_node = [e for e in evidence if e.subject.kind != "run" and not e.note]
     own = [e for e in about_node if e.path == "agent" and e.rule != "agent_silent"]
     words = fresh_words(view, about_node, policy, now)
     first_seen = pending(own, last, now)
@@ -111,7 +111,8 @@ def _conclude(
         return _silent(view, kept, proof, absence(view, words, policy, doubts, gang, now), last, now)
     dissent = [e for e in words if e.argues_for in (Health.DEAD, Health.ABSENT)]
     if proof is not None and (proof.health is not Health.SUSPECT or not dissent):
-        return _sick(view, kept, proof, last, now, proof.evidence.because)
+        software = proof.software and not dissent
+        return _sick(view, kept, proof, last, now, proof.evidence.because, software=software)
     if dissent:
         because = f"{dissent[0].because}, but its agent reports: the agent is there to see"
         return _verdict(view, last, now, Health.SUSPECT, because, kept)
@@ -119,7 +120,8 @@ def _conclude(
     because = next((words for words in lacking if words), "")
     if because:
         return _verdict(view, last, now, Health.UNKNOWN, because, kept)
-    return _verdict(view, last, now, Health.HEALTHY, WELL, kept)
+    noted = [e.because for e in evidence if e.note]
+    return _verdict(view, last, now, Health.HEALTHY, f"{WELL}, but: {'; '.join(noted)}" if noted else WELL, kept)
 
 
 _Kept = tuple[tuple[Evidence, ...], tuple[Unknown, ...], dict[str, int]]
@@ -161,7 +163,16 @@ def _last_alive_unix_ns(view: NodeView, last_alive_monotonic_ns: int, now: Momen
     return min(alive_ns, now.unix_ns)
 
 
-def _sick(view: NodeView, kept: _Kept, proof: Strongest, last: Verdict | None, now: Moment, because: str) -> Verdict:
+def _sick(
+    view: NodeView,
+    kept: _Kept,
+    proof: Strongest,
+    last: Verdict | None,
+    now: Moment,
+    because: str,
+    *,
+    software: bool = False,  # never of a node that is silent: what else ails it is not known
+) -> Verdict:
     evidence = proof.evidence
     condemned = proof.health is not Health.SUSPECT
     if not condemned and evidence.argues_for is not Health.SUSPECT:
@@ -180,6 +191,7 @@ def _sick(view: NodeView, kept: _Kept, proof: Strongest, last: Verdict | None, n
         onset_unix_ns=proof.onset_unix_ns,
         soft=proof.soft,
         data_suspect=proof.data_suspect,
+        software=software and condemned,
     )
 
 
@@ -197,6 +209,7 @@ def _verdict(
     onset_unix_ns: int | None = None,
     soft: bool = False,
     data_suspect: bool = False,
+    software: bool = False,
 ) -> Verdict:
     """`since` and `onset` stay as they are while health and cause do."""
     since_unix_ns, since_monotonic_ns = now.unix_ns, now.monotonic_ns
@@ -221,4 +234,5 @@ def _verdict(
         soft=soft,
         data_suspect=data_suspect,
         pending=first_seen,
+        software=software,
     )

@@ -101,7 +101,7 @@ class _Planner:
 
     def _sick(self, view: NodeView, verdict: Verdict) -> None:
         policy = self._policy(view)
-        want = wanted(view, verdict, policy, self.fleet)
+        want = wanted(view, verdict, policy, self.fleet, self.past.get(view.slot, ()), self.now)
         self._act_or_hold(view, verdict, policy, want)
 
     def _absent(self, view: NodeView, verdict: Verdict) -> None:

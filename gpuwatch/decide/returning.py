@@ -38,7 +38,7 @@ def returning(
         return None
     if under_way(memory, view.slot) is not None:
         return None
-    drain = next((d for d in reversed(past) if d.kind == "drain" and d.machine == view.machine), None)
+    drain = next((d for d in reversed(past) if d.kind in ("drain", "reimage") and d.machine == view.machine), None)
     refusal = _refusal(view, policy, drain, past, memory, fleet, now)
     if refusal is not None or drain is None:
         reason, because = refusal or ("drain_unknown", "")

@@ -9,7 +9,7 @@ import msgspec
 from gpuwatch.model.evidence import Evidence
 from gpuwatch.model.moment import Moment
 from gpuwatch.model.policy import Policy
-from gpuwatch.model.states import Health
+from gpuwatch.model.states import SICK, Health
 from gpuwatch.model.verdict import Verdict
 
 RANK: dict[Health, int] = {Health.DEAD: 4, Health.DRIVER_FAILED: 3, Health.DEGRADED: 2, Health.SUSPECT: 1}
@@ -33,6 +33,7 @@ class Strongest(msgspec.Struct, frozen=True):
     soft: bool  # all that condemns is soft
     data_suspect: bool
     onset_unix_ns: int | None
+    software: bool  # nothing that may condemn it, proven or suspected, is of a board
 
 
 def key_of(evidence: Evidence) -> str:
@@ -105,4 +106,5 @@ def strongest(
         soft=all(e.soft for e in speakers),
         data_suspect=any(e.data_suspect for e in speakers),
         onset_unix_ns=min(onsets) if onsets else None,
+        software=all(e.software for e in evidence if e.argues_for in SICK),
     )

@@ -2,17 +2,22 @@
 
 Replace is for what no job's end and no person can mend from afar: dead, a failed driver, a GPU that wants a reset, a
 reboot or a new board (in this version nothing on the node resets or reboots; a new machine cures all of these).
+Reimage, where the policy says so, is for what is installed alone: the same hardware comes back with a fresh disk. Once:
+sick again, or not cured, it is replaced.
 Only drain, and tell a person: what asks for the provider, and what may be the application's (a soft fault's jobs may
 end first; then it is replaced).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
+from gpuwatch.decide.limits import age_s
 from gpuwatch.model.evidence import Evidence
 from gpuwatch.model.moment import Moment
-from gpuwatch.model.plan import ActionKind
+from gpuwatch.model.plan import ActionKind, Done
 from gpuwatch.model.policy import Mode, Policy
 from gpuwatch.model.states import SICK, Health, Lifecycle
 from gpuwatch.model.verdict import Verdict
@@ -32,8 +37,10 @@ class Wanted(msgspec.Struct, frozen=True):
     because: str = ""
 
 
-def wanted(view: NodeView, verdict: Verdict, policy: Policy, fleet: FleetView) -> Wanted:
-    """The next action for a sick node."""
+def wanted(
+    view: NodeView, verdict: Verdict, policy: Policy, fleet: FleetView, past: Sequence[Done], now: Moment
+) -> Wanted:
+    """The next action for a sick node. `past`: what was done on its slot."""
     stuck = out_of_our_hands(view)
     if stuck is not None:
         return stuck
@@ -55,7 +62,25 @@ def wanted(view: NodeView, verdict: Verdict, policy: Policy, fleet: FleetView) -
     owner = group_refusal(view, fleet)
     if owner:
         return Wanted(None, "group_owner", owner) if out else Wanted("drain", because=f"not replaced: {owner}")
-    return Wanted("replace")
+    return _reimage_or_replace(view, verdict, policy, fleet, past, now)
+
+
+def _reimage_or_replace(
+    view: NodeView, verdict: Verdict, policy: Policy, fleet: FleetView, past: Sequence[Done], now: Moment
+) -> Wanted:
+    if policy.software_fault != "reimage" or verdict.health is not Health.DRIVER_FAILED or not verdict.software:
+        return Wanted("replace")
+    group = group_of(view, fleet)
+    if group is None or not group.reimages:
+        return Wanted("replace", because="not reimaged: its cloud cannot do that")
+    for done in past:
+        age = age_s(done, fleet, now)
+        if done.kind != "reimage" or done.machine != view.machine or done.outcome == "cancelled":
+            continue
+        if age < policy.reimage_again_s:
+            how = "was reimaged" if done.outcome == "done" else "could not be reimaged"
+            return Wanted("replace", because=f"it {how} {age:.0f} s ago (less than {policy.reimage_again_s:.0f} s)")
+    return Wanted("reimage", because="a fault of what is installed: a fresh system disk may cure it")
 
 
 def out_of_our_hands(view: NodeView) -> Wanted | None:

@@ -160,7 +160,7 @@ def _own_witness(view: NodeView, since_monotonic_ns: int, policy: Policy, now: M
     silent_s = now.age_s(since_monotonic_ns)
     if silent_s < policy.dead_after_s:
         return None
-    if _rebooting(view) and silent_s < policy.reboot_grace_s:
+    if silent_s < _reboot_takes_s(view, policy):
         return None
     never = "" if view.last_report_monotonic_ns is not None else ", never since the aggregator's start"
     return Evidence(
@@ -172,10 +172,12 @@ def _own_witness(view: NodeView, since_monotonic_ns: int, policy: Policy, now: M
     )
 
 
-def _rebooting(view: NodeView) -> bool:
-    """Somebody ordered it, or the scheduler knows of it."""
+def _reboot_takes_s(view: NodeView, policy: Policy) -> float:
+    """For how long its silence is a reboot that we ordered, or that the scheduler knows of."""
+    if view.lifecycle is Lifecycle.REPAIRING:
+        return max(policy.reboot_grace_s, policy.join_deadline_s)  # the action has deadlines of its own
     told = view.scheduler is not None and "reboot" in view.scheduler.reason.lower()
-    return view.lifecycle is Lifecycle.REPAIRING or told
+    return policy.reboot_grace_s if told else 0.0
 
 
 def _undecided(

@@ -42,6 +42,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = ""  # incident kind, e.g. `gpu_lost`; empty: from the health, else the rule's name
     must_last: float | Literal["driver_grace_s"] = 0.0
     """Only a suspicion until it has been seen for so many seconds on end, or for that time of the pool's policy."""
+    software: bool = False  # of what is installed, as far as is known: a reimage or a reboot may cure it
+    note: bool = False  # told to people and counts for nothing: a node with notes alone is healthy
 
     def cause_key(self) -> str:
         """What makes two nodes' evidence the same fault for the shared-cause rule."""
@@ -66,3 +68,4 @@ class SharedCause(msgspec.Struct, frozen=True, kw_only=True):
     subject: Subject
     slots: tuple[str, ...]
     because: str
+    cause: str = ""  # what their evidence has in common, see Evidence.cause_key; empty: no fault of a node's own

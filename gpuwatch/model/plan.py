@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-ActionKind = Literal["drain", "replace", "restart_job", "resume", "ask_approval"]
+ActionKind = Literal["drain", "replace", "reimage", "restart_job", "resume", "ask_approval"]
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):

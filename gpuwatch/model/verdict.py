@@ -26,6 +26,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     soft: bool = False
     data_suspect: bool = False
     pending: dict[str, int] = {}  # evidence that must last: its key -> when it was first seen (monotonic ns)
+    software: bool = False  # it speaks, and all that is said against it is of what is installed, not of a board
 
 
 class RunVerdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -123,6 +123,7 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     owner: str  # "gpuwatch" or the controller that owns it
     target_count: int | None
     refuses: tuple[str, ...] = ()  # settings under which we must not act, each named
+    reimages: bool = False  # its cloud can give a machine a fresh system disk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

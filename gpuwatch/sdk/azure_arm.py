@@ -145,15 +145,20 @@ class Arm:
 
     def delete(self, name: str, instance: str) -> float:
         """Delete this one machine: its id stands in the address, so that no other can be meant."""
-        if not instance.isdecimal():
-            raise CloudError(
-                f"{instance!r} is no instance id of {name}",
-                why="a delete without an explicit id could mean every machine",
-                next_step="report this as a bug",
-            )
+        _check_id(name, instance)
         told: dict[str, str] = {}
         with self._asking(f"deleting machine {instance} of {name}"):
             self._client.virtual_machine_scale_set_vms.begin_delete(
+                self._resource_group, name, instance, polling=False, **self._hook(told)
+            )
+        return _seconds(told.get("Retry-After"))
+
+    def reimage(self, name: str, instance: str) -> float:
+        """Give this one machine a fresh system disk; what lies on its other disks stays."""
+        _check_id(name, instance)
+        told: dict[str, str] = {}
+        with self._asking(f"reimaging machine {instance} of {name}"):
+            self._client.virtual_machine_scale_set_vms.begin_reimage(
                 self._resource_group, name, instance, polling=False, **self._hook(told)
             )
         return _seconds(told.get("Retry-After"))
@@ -205,6 +210,15 @@ class Arm:
             raise
         except Exception as error:
             raise translate(error, doing, self._credential) from error
+
+
+def _check_id(name: str, instance: str) -> None:
+    if not (instance.isascii() and instance.isdecimal()):
+        raise CloudError(
+            f"{instance!r} is no instance id of {name}",
+            why="a call without an explicit id could mean every machine",
+            next_step="report this as a bug",
+        )
 
 
 def _seconds(text: str | None) -> float:

@@ -18,86 +18,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.aggregator import settings as aggregator_settings
-from gpuwatch.clouds import CloudMachine, Receipt
 from gpuwatch.clouds.azure_vmss import AzureVmss, Settings
 from gpuwatch.errors import CloudError
 from gpuwatch.sdk import azure_marks as marks
-from gpuwatch.sdk.azure_arm import MAX_WAIT_S, Arm, open_client
+from gpuwatch.sdk.azure_arm import MAX_WAIT_S, open_client
 from gpuwatch.sdk.azure_words import REFUSABLE
-from tests.arm_server import RESOURCE_GROUP, SUBSCRIPTION, ArmServer, Dropped, ImdsServer, Request, error
-from tests.fakes_hands import FakeClock
+from tests.arm_server import RESOURCE_GROUP, SUBSCRIPTION, ArmServer, Dropped, Request, error
+from tests.azure_rig import Rig, drop, once
 
 ROOT = Path(__file__).parent.parent.parent
 ROLE = ROOT / "deploy" / "azure" / "gpuwatch-role.json"
-
-
-class Rig:
-    """The local Azure, and clouds that speak to it. Each `cloud()` knows as little as a new process."""
-
-    def __init__(self, folder: Path) -> None:
-        self.azure = ArmServer(folder)
-        self.imds = ImdsServer()
-        self.clock = FakeClock()
-
-    def settings(self, **changes: Any) -> Settings:
-        usual: dict[str, Any] = {
-            "subscription_id": SUBSCRIPTION,
-            "resource_group": RESOURCE_GROUP,
-            "groups": ("gpu",),
-            "credential": "managed_identity",
-            "endpoint": self.azure.url,
-            "ca_file": self.azure.ca_file,
-            "timeout_s": 5.0,
-        }
-        return Settings(**usual | changes)
-
-    def cloud(self, **changes: Any) -> AzureVmss:
-        settings = self.settings(**changes)
-        client = open_client(
-            subscription_id=settings.subscription_id,
-            endpoint=settings.endpoint,
-            credential=settings.credential,
-            client_id=settings.client_id,
-            ca_file=settings.ca_file,
-            timeout_s=settings.timeout_s,
-        )
-        arm = Arm(
-            client,
-            endpoint=settings.endpoint,
-            subscription_id=settings.subscription_id,
-            resource_group=settings.resource_group,
-            credential=settings.credential,
-            clock=self.clock,
-        )
-        return AzureVmss(settings, arm, self.clock)
-
-    def until_done(self, call: Callable[[], Receipt], looks: int = 30) -> Receipt:
-        """Ask as the executor does: again and again, also after an error that may pass."""
-        for _ in range(looks):
-            try:
-                receipt = call()
-            except CloudError as failed:
-                if not failed.retry:
-                    raise
-            else:
-                if receipt.state == "done":
-                    return receipt
-            self.clock.pass_s(5.0)
-        raise AssertionError("it is never done")
-
-    def create(self, cloud: AzureVmss | None = None, action: str = "a1/create", slot: str = "gpu000001") -> Receipt:
-        used = cloud or self.cloud()
-        return self.until_done(lambda: used.create(slot=slot, group="gpu", action_id=action))
-
-    def release(self, number: str, cloud: AzureVmss | None = None, action: str = "a1/release") -> Receipt:
-        used, machine = cloud or self.cloud(), self.azure.gpu.machine(number)
-        return self.until_done(lambda: used.release(machine, action_id=action))
-
-    def by_slot(self, cloud: AzureVmss) -> dict[str | None, CloudMachine]:
-        return {machine.slot: machine for machine in cloud.snapshot().machines}
-
-    def changes(self) -> list[Request]:
-        return [request for request in self.azure.requests if request.method != "GET"]
 
 
 @pytest.fixture
@@ -105,25 +35,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     made = Rig(tmp_path)
     monkeypatch.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", made.imds.url)
     yield made
-    made.azure.stop()
-    made.imds.stop()
-
-
-def _once(answer: Callable[[], Any], method: str = "GET", path: str = "") -> Callable[[Request], Any]:
-    """A fault for the first request that fits."""
-    left = [1]
-
-    def look(request: Request) -> Any:
-        if left and request.method == method and re.search(path, request.sub):
-            left.clear()
-            return answer()
-        return None
-
-    return look
-
-
-def _drop() -> Any:
-    raise Dropped
+    made.stop()
 
 
 # the witness
@@ -215,7 +127,7 @@ def test_two_vanish_and_the_capacity_falls_by_one_so_one_is_still_wanted(rig: Ri
         pytest.param(lambda: (200, b"<html>busy</html>", {}), id="garbage"),
         pytest.param(lambda: (200, {"value": 7}, {}), id="wrong-type"),
         pytest.param(lambda: error(500, "InternalServerError", "try again"), id="500"),
-        pytest.param(_drop, id="dropped"),
+        pytest.param(drop, id="dropped"),
     ],
 )
 @pytest.mark.parametrize("page", [1, 2])
@@ -240,7 +152,7 @@ def test_an_incomplete_answer_is_an_error_and_never_a_short_list(rig: Rig, fault
 
 def test_an_empty_list_of_a_set_that_wants_machines_is_not_believed(rig: Rig) -> None:
     cloud = rig.cloud()
-    rig.azure.before = _once(lambda: (200, {"value": []}, {}), path="/virtualMachines$")
+    rig.azure.before = once(lambda: (200, {"value": []}, {}), path="/virtualMachines$")
     with pytest.raises(CloudError, match="lists none of the 4 machines"):
         cloud.snapshot()
     rig.azure.gpu.vms.clear()
@@ -337,7 +249,7 @@ def test_the_set_is_changed_by_a_person_between_look_and_growth(rig: Rig) -> Non
     def meddle() -> None:
         rig.azure.gpu.change({"tags": {"team": "other"}})
 
-    rig.azure.before = _once(meddle, "PATCH")
+    rig.azure.before = once(meddle, "PATCH")
     rig.create()
     assert rig.azure.gpu.created == ["4"]
     assert (rig.azure.gpu.model.tags or {})["team"] == "other"
@@ -448,14 +360,14 @@ def test_exactly_one_machine_goes_and_the_capacity_with_it(rig: Rig) -> None:
 
 
 def test_a_deletion_whose_answer_is_lost_is_not_asked_twice(rig: Rig) -> None:
-    rig.azure.after = _once(_drop, "DELETE")
+    rig.azure.after = once(drop, "DELETE")
     rig.release("2")
     assert sorted(rig.azure.gpu.vms) == ["0", "1", "3"]
     assert len(rig.changes()) == 1
 
 
 def test_a_deletion_that_never_began_is_asked_again(rig: Rig) -> None:
-    rig.azure.before = _once(_drop, "DELETE")
+    rig.azure.before = once(drop, "DELETE")
     rig.release("2")
     assert sorted(rig.azure.gpu.vms) == ["0", "1", "3"]
 
@@ -507,7 +419,7 @@ def test_a_machine_that_is_being_deleted_is_neither_gone_nor_there(rig: Rig) -> 
 
 def test_a_deletion_of_ours_that_is_over_sooner_is_no_alarm_to_one_that_began_before(rig: Rig) -> None:
     cloud, first, second = rig.cloud(), rig.azure.gpu.machine("1"), rig.azure.gpu.machine("2")
-    rig.azure.before = _once(_drop, "DELETE")
+    rig.azure.before = once(drop, "DELETE")
     with pytest.raises(CloudError):
         cloud.release(first, action_id="r1")
     rig.until_done(lambda: cloud.release(second, action_id="r2"))
@@ -546,7 +458,7 @@ def nursery() -> Iterator[subprocess.Popen[str]]:
     process.wait(10)
 
 
-@pytest.mark.parametrize("call", ["create", "release"])
+@pytest.mark.parametrize("call", ["create", "release", "reimage"])
 def test_kill_9_at_each_request_before_and_after_its_effect(
     rig: Rig, nursery: subprocess.Popen[str], call: str
 ) -> None:
@@ -581,10 +493,12 @@ def test_kill_9_at_each_request_before_and_after_its_effect(
         while True:
             at += 1
             subject = "gpu000001"
+            if call == "reimage":
+                subject = gpu.machine("2")
             if call == "release":
                 gpu.capacity += 1
                 subject = gpu.machine(gpu.make("Succeeded", "running"))
-            live, made, capacity = len(gpu.vms), len(gpu.created), gpu.capacity
+            live, made, capacity, fresh = len(gpu.vms), len(gpu.created), gpu.capacity, len(gpu.reimaged)
             began = len(rig.azure.requests)
             setattr(rig.azure, side, boundary(at))
             first = run(f"{side}{at}", subject)
@@ -594,6 +508,8 @@ def test_kill_9_at_each_request_before_and_after_its_effect(
             if call == "create":
                 assert len(gpu.created) == made + 1, f"{side} request {at}"
                 assert (gpu.capacity, second) == (capacity + 1, gpu.machine(gpu.created[-1])), f"{side} request {at}"
+            elif call == "reimage":
+                assert gpu.reimaged[fresh:] == ["2"], f"{side} request {at}"
             else:
                 assert (len(gpu.vms), gpu.capacity) == (live - 1, capacity - 1), f"{side} request {at}"
             if first:  # it was over before the boundary came
@@ -641,7 +557,7 @@ def test_kill_9_at_each_request_before_and_after_its_effect(
 )
 def test_each_refusal_says_what_why_and_what_next(rig: Rig, fault: Any, retry: bool, what: str, step: str) -> None:
     cloud = rig.cloud()
-    rig.azure.before = _once(lambda: fault, "PATCH")
+    rig.azure.before = once(lambda: fault, "PATCH")
     with pytest.raises(CloudError) as caught:
         cloud.create(slot="s", group="gpu", action_id="a")
     assert what in caught.value.what
@@ -655,7 +571,7 @@ def test_each_refusal_says_what_why_and_what_next(rig: Rig, fault: Any, retry: b
 def test_throttling_is_obeyed_by_everybody_and_within_bounds(rig: Rig, told_s: int, kept_s: float) -> None:
     cloud = rig.cloud()
     cloud.snapshot()
-    rig.azure.before = _once(lambda: error(429, "TooManyRequests", "slow down", Retry_After=str(told_s)))
+    rig.azure.before = once(lambda: error(429, "TooManyRequests", "slow down", Retry_After=str(told_s)))
     with pytest.raises(CloudError, match="asks us to wait"):
         cloud.snapshot()
     count = len(rig.azure.requests)
@@ -838,6 +754,7 @@ def test_the_role_allows_exactly_what_is_called(rig: Rig) -> None:
     cloud = rig.cloud()
     cloud.snapshot()
     rig.create(cloud)
+    rig.reimage("4", cloud)
     rig.release("4", cloud)
     rig.azure.gpu.grows = False
     with pytest.raises(CloudError):

@@ -15,7 +15,7 @@ import pytest
 
 import gpuwatch.clouds.local as module
 from gpuwatch.clock import SystemClock
-from gpuwatch.clouds import CloudMachine
+from gpuwatch.clouds import CloudMachine, reimager
 from gpuwatch.clouds.local import LocalCloud, Settings
 from gpuwatch.errors import CloudError
 from gpuwatch.model.ledger import TICK_NS
@@ -145,3 +145,32 @@ def test_an_unknown_name_is_refused_with_a_next_step(cloud: LocalCloud, call: st
         else:
             cloud.create(slot="gpu1", group="elsewhere", action_id="a")
     assert caught.value.next_step
+
+
+def test_a_reimage_starts_the_same_machine_anew_with_nothing_of_its_own_left(
+    cloud: LocalCloud, settings: Settings
+) -> None:
+    machine = cloud.create(slot="gpu1", group="local", action_id="a1").machine
+    folder, pid = settings.directory / "machines" / machine, _pid(settings, machine)
+    (folder / "spool").mkdir()
+    (folder / "spool" / "1").write_text("left over")
+    assert reimager(cloud) is cloud
+    assert cloud.snapshot().groups[0].reimages
+    assert cloud.reimage(machine, action_id="r1").state == "done"
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    assert not (folder / "spool").exists()
+    again = _pid(settings, machine)
+    assert again != pid
+    assert LocalCloud(settings, SystemClock()).reimage(machine, action_id="r1").state == "done"
+    assert _pid(settings, machine) == again  # the same action is one reimage
+    assert _only(cloud).state == "running"
+    assert cloud.reimage(machine, action_id="r2").state == "done"
+    assert _pid(settings, machine) != again
+
+
+def test_a_released_machine_is_not_reimaged(cloud: LocalCloud) -> None:
+    machine = cloud.create(slot="gpu1", group="local", action_id="a1").machine
+    cloud.release(machine, action_id="r")
+    with pytest.raises(CloudError, match="cannot be reimaged"):
+        cloud.reimage(machine, action_id="r1")
+    assert _only(cloud).state == "gone"

@@ -55,7 +55,8 @@ EVIDENCE: list[dict[str, Any] | None] = [
     None,
     None,
     {},
-    {"soft": True, "cause": "driver_mismatch"},
+    {"software": True},
+    {"soft": True, "cause": "driver_mismatch", "software": True},
     {"must_last": 60.0},
     {"conclusive": False},
     {"argues_for": Health.DEGRADED, "action": "contact_support", "cause": "nvml_8"},
@@ -124,6 +125,8 @@ def policies(draw: st.DrawFn) -> Policy:
         cool_down_s=draw(st.sampled_from([0.0, 600.0])),
         job_action=draw(st.sampled_from(["wait", "requeue"])),
         shared_cause_nodes=draw(st.integers(2, 5)),
+        software_fault=draw(st.sampled_from(["replace", "reimage", "reimage"])),
+        reimage_again_s=draw(st.sampled_from([600.0, 604_800.0])),
         many_silent_ratio=draw(st.sampled_from([0.34, 1.0])),
     )
 
@@ -133,7 +136,7 @@ def actions(draw: st.DrawFn, slot: str) -> Done:
     started = later(T0, -draw(st.sampled_from([5, 700, 5000])))
     return Done(
         action_id=f"old-{draw(st.integers(0, 99))}-{slot}",
-        kind=draw(st.sampled_from(["drain", "replace", "restart_job", "resume", "ask_approval"])),
+        kind=draw(st.sampled_from(["drain", "replace", "reimage", "restart_job", "resume", "ask_approval"])),
         slot=slot,
         machine=f"m-{slot}",
         cause=draw(st.sampled_from(["probe_hung", "xid_79", "run_stalled:opt"])),
@@ -155,7 +158,8 @@ def cases(draw: st.DrawFn) -> Case:
         views[:3] = [dataclasses.replace(view, run=run) for view in views[:3]]
         runs = (run,)
     owner = draw(st.sampled_from(["gpuwatch", "gpuwatch", "aks"]))
-    groups = tuple(GroupView(name=pool, owner=owner, target_count=9) for pool in ("h100", "a100"))
+    can = draw(st.booleans())
+    groups = tuple(GroupView(name=pool, owner=owner, target_count=9, reimages=can) for pool in ("h100", "a100"))
     fleet = fleet_view(
         *views,
         runs=runs,
@@ -170,7 +174,7 @@ def cases(draw: st.DrawFn) -> Case:
             findings[view.machine] = (evidence("probe_hung", view.machine, **changes),)
     memory = PlanMemory(
         actions=tuple(draw(actions(view.slot)) for view in views if draw(st.integers(0, 5)) == 0),
-        approved=tuple(f"replace-F{view.slot}-1" for view in views if draw(st.booleans())),
+        approved=tuple(f"{kind}-F{v.slot}-1" for kind in ("replace", "reimage") for v in views if draw(st.booleans())),
         faults={view.machine: f"F{view.slot}" for view in views if draw(st.booleans())},
         human_holds={view.slot: "ada" for view in views if draw(st.integers(0, 9)) == 0},
         hold_everything=draw(st.sampled_from(["", "", "", "", "HOLD"])),
@@ -227,6 +231,20 @@ def test_the_inspector_finds_nothing_and_the_same_inputs_give_the_same_plan(case
     shared = case.shared(judgement)
     objections = inspect(plan, case.fleet, judgement, shared, case.policies, case.memory, T0)
     assert objections == (), plan.actions
+
+
+@EVERY
+@given(case=cases())
+def test_only_a_node_that_speaks_and_has_nothing_but_software_against_it_is_reimaged(case: Case) -> None:
+    judgement = case.judged()
+    verdicts = {verdict.machine: verdict for verdict in judgement.nodes}
+    views = {view.machine: view for view in case.fleet.nodes}
+    for action in case.plan(judgement).actions:
+        if action.kind == "reimage":
+            assert verdicts[action.machine].health is Health.DRIVER_FAILED
+            assert all(e.software for e in verdicts[action.machine].evidence if e.argues_for in SICK)
+            assert (views[action.machine].silent_s(T0.monotonic_ns) or 0) <= 15
+            assert case.policies[action.pool].software_fault == "reimage"
 
 
 @EVERY
