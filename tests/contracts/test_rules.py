@@ -27,6 +27,7 @@ from gpuwatch.model.view import CloudSays, FleetView, GroupView, NodeView, Sched
 from gpuwatch.registry import leaves
 from gpuwatch.rules import FleetRule, Rule
 from tests.fakes import T0, fleet_view, gpus, later, node_view, rank_view, run_view, source, with_nvml, xid_event
+from tests.fakes_node import troubled_views
 
 ALL: dict[str, Rule[Any] | FleetRule[Any]] = leaves(gpuwatch.rules, "RULE", Rule, FleetRule)
 NODE = {name: rule for name, rule in ALL.items() if isinstance(rule, Rule)}
@@ -63,6 +64,7 @@ def views() -> list[NodeView]:
         replace(plain, facts={}, sources={}),
         replace(plain, expected_gpu_count=None),
         replace(plain, expected_gpu_count=0, facts={}, sources={}),
+        *troubled_views(),
     ]
 
 

@@ -1,0 +1,55 @@
+"""Stand-ins for what the node's other sources say: RDMA ports, PCI devices, services, mounts. Well unless changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from gpuwatch.model.facts.infiniband import InfinibandFacts, RdmaPort
+from gpuwatch.model.view import NodeView
+from tests.fakes import node_view, source
+
+
+def with_facts(view: NodeView, collector: str, facts: Any) -> NodeView:
+    """The same node with this source's facts."""
+    return replace(
+        view,
+        facts=dict(view.facts) | {type(facts): facts},
+        sources=dict(view.sources) | {collector: source(collector)},
+    )
+
+
+def rdma_port(device: str = "mlx5_0", **changes: Any) -> RdmaPort:
+    """An active 400 Gb/s InfiniBand port that the node must have."""
+    usual: dict[str, Any] = {
+        "device": device,
+        "port": 1,
+        "pci": "0000:1a:00.0",
+        "link_layer": "infiniband",
+        "state": "active",
+        "phys_state": "linkup",
+        "rate_gbps": 400.0,
+        "best_rate_gbps": 400.0,
+        "board": "MT_0000000838",
+        "expected": True,
+    }
+    return RdmaPort(**usual | changes)
+
+
+def with_rdma(*ports: RdmaPort, view: NodeView | None = None) -> NodeView:
+    """A healthy node with these ports."""
+    return with_facts(view or node_view(), "infiniband", InfinibandFacts(ports))
+
+
+def troubled_views() -> list[NodeView]:
+    """Nodes with each trouble that the rules over these sources know."""
+    plain = node_view()
+    hung_source = {"infiniband": source("infiniband", status="hung", reason="no RDMA device answers")}
+    return [
+        with_rdma(rdma_port()),
+        with_rdma(rdma_port(state="down"), rdma_port("mlx5_1", gone=True, state=None)),
+        with_rdma(rdma_port(virtual=True, state="down"), rdma_port("mlx5_1", flap_count=20)),
+        with_rdma(rdma_port(rate_gbps=200.0), rdma_port("mlx5_1", rises={"symbol_error": 5_000})),
+        with_rdma(rdma_port(state=None, hung="no answer")),
+        replace(plain, sources=dict(plain.sources) | hung_source),
+    ]
