@@ -36,11 +36,7 @@ def headline(nodes: list[dict[str, Any]], scene: Scene, under_way: list[Saga], m
     if stalled:
         still = f"{_count(len(stalled), 'run')} {'stands' if len(stalled) == 1 else 'stand'} still."
         state = f"{state} {still}" if sick else f"{still} {state}"
-    doing = [
-        f"{count} being {word}"
-        for kind, word in _BEING.items()
-        if (count := acted[kind])
-    ]
+    doing = [f"{count} being {word}" for kind, word in _BEING.items() if (count := acted[kind])]
     doing += [f"{_count(acted['restart_job'], 'run')} being restarted"] if acted["restart_job"] else []
     doing += [f"{len(held)} held"] if held else []
     doing += [f"{asked} waiting for your approval"] if asked else []

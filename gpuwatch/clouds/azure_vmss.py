@@ -1,7 +1,8 @@
 """Azure virtual machine scale sets (Uniform). See `docs/azure.md` for rights, settings and what was proven how.
 
 A replacement is grow and delete (`sdk/azure_grow.py`, `sdk/azure_delete.py`), a repair `sdk/azure_reimage.py`. Nothing
-is kept on our disk: after a crash the next call reads the set and goes on. A machine is named by its VM id, the UUID that its firmware bears.
+is kept on our disk: after a crash the next call reads the set and goes on. A machine is named by its VM id, the UUID
+that its firmware bears.
 """
 
 from __future__ import annotations
