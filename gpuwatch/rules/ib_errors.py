@@ -1,5 +1,6 @@
-"""Errors on an RDMA link rise faster than the standard allows. Told, never judged: traffic may still be whole.
+"""Errors on an RDMA link rise faster than the standard allows.
 
+Told, never judged: traffic may still be whole.
 The limits are increases within the agent's window of an hour. Symbol errors: 120 an hour is a bit error rate of 1e-12,
 which the InfiniBand specification asks of a cable. The others: the defaults at which `ibqueryerrors` (rdma-core,
 infiniband-diags/error_thresholds) complains, taken per hour. A link that really fails flaps or goes down, and other
@@ -52,4 +53,9 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Iterator[Evidenc
             )
 
 
-RULE = Rule(settings=Settings, examine=examine)
+RULE = Rule(
+    settings=Settings,
+    examine=examine,
+    matters="resent packets cost bandwidth, and such a link often fails next",
+    source="InfiniBand specification (bit error rate), infiniband-diags error_thresholds",
+)

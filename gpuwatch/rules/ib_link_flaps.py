@@ -47,4 +47,9 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Iterator[Evidenc
         )
 
 
-RULE = Rule(settings=Settings, examine=examine)
+RULE = Rule(
+    settings=Settings,
+    examine=examine,
+    matters="each loss stalls or kills the job that runs over the link",
+    source="nebius/soperator#481, leptonai/gpud#1209",
+)

@@ -65,4 +65,9 @@ def _finding(view: NodeView, port: RdmaPort, settings: Settings) -> Evidence | N
     )
 
 
-RULE = Rule(settings=Settings, examine=examine)
+RULE = Rule(
+    settings=Settings,
+    examine=examine,
+    matters="a job that uses all rails of this node fails or hangs at its first collective",
+    source="Mellanox/network-operator#249, facebookresearch/gcm",
+)

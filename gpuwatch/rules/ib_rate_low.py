@@ -55,4 +55,9 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Iterator[Evidenc
         )
 
 
-RULE = Rule(settings=Settings, examine=examine)
+RULE = Rule(
+    settings=Settings,
+    examine=examine,
+    matters="the slowest rail sets the pace of the whole job",
+    source="imbue-ai/cluster-health",
+)
