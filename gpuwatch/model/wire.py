@@ -66,3 +66,4 @@ class Ack(msgspec.Struct, frozen=True):
     repeated: bool = False  # seen before: acknowledged again, counted once
     error: str = ""
     next_step: str = ""
+    order: str = ""  # a signed order for this machine's hands (model.order), which the agent passes on as it is

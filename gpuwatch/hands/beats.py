@@ -1,0 +1,71 @@
+"""Whether a training process that writes a heartbeat (docs/heartbeat.md) lives on this node. In doubt it does."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from gpuwatch.training.heartbeat import (
+    FILE_BYTES,
+    HEADER,
+    HEADER_CRC_OFFSET,
+    MAGIC,
+    PHASES,
+    RECORD,
+    RECORD_OFFSET,
+    SUFFIX,
+    pid_namespace,
+)
+
+MOST_FILES = 4096
+
+
+def living_runs(folders: Iterable[str], *, fresh_since_unix_s: float, proc: Path) -> Iterator[str]:
+    """In words, each process whose heartbeat file is there, not `done`, and which lives; or, where its pid means
+    nothing here (a container), whose file has changed since then."""
+    namespace = pid_namespace()
+    for folder in folders:
+        try:
+            names = sorted(entry.name for entry in os.scandir(folder) if entry.name.endswith(SUFFIX))
+        except OSError:
+            continue
+        for name in names[:MOST_FILES]:
+            found = _read(Path(folder) / name)
+            if found is not None and (words := _words(*found, namespace, fresh_since_unix_s, proc)):
+                yield words
+
+
+def _read(path: Path) -> tuple[bytes, float] | None:
+    """The whole file and when it changed last; None: it is no heartbeat."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        data, changed_unix_s = os.read(file, FILE_BYTES), os.fstat(file).st_mtime
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+    whole = len(data) == FILE_BYTES and data.startswith(MAGIC)
+    checked = zlib.crc32(data[:HEADER_CRC_OFFSET]) == int.from_bytes(data[HEADER_CRC_OFFSET:RECORD_OFFSET], "little")
+    return (data, changed_unix_s) if whole and checked else None
+
+
+def _words(data: bytes, changed_unix_s: float, namespace: int, fresh_since_unix_s: float, proc: Path) -> str:
+    _, _, _, pid, rank, _, _, ticks, _, _, run, _, _, _, written_in = HEADER.unpack_from(data)
+    phase = RECORD.unpack_from(data, RECORD_OFFSET)[1]
+    if phase < len(PHASES) and PHASES[phase] == "done":
+        return ""
+    told = run.partition(b"\0")[0].decode("utf-8", "replace")
+    words = f"a training process: rank {rank} of {told} (pid {pid})"
+    if written_in and namespace and written_in != namespace:
+        return f"{words}, in a container" if changed_unix_s >= fresh_since_unix_s else ""
+    try:
+        status = (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return ""
+    same = ticks in (0, int(status[19]))
+    return words if same and status[0] not in (b"Z", b"X") else ""
