@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -34,7 +35,16 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 class Line:
     """A connection that is kept, and made anew when it broke. One thread uses it."""
 
-    def __init__(self, url: str, *, token_file: str, ca_file: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        token_file: str,
+        ca_file: str,
+        timeout_s: float = TIMEOUT_S,
+        on_order: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`on_order` is given what an accepted report's reply brings for this node's hands."""
         parts = urlsplit(url)
         self.url = url
         self._path = parts.path.rstrip("/") + "/v1/reports"
@@ -44,6 +54,7 @@ class Line:
         self._token: str | None = None
         self._ca_file = ca_file
         self._timeout_s = timeout_s
+        self._on_order = on_order
         self._connection: http.client.HTTPConnection | None = None
         self._used = False
 
@@ -104,6 +115,8 @@ class Line:
         with contextlib.suppress(msgspec.DecodeError):
             ack = msgspec.json.decode(text, type=Ack)
         if code == 200 and ack is not None and ack.ok:
+            if ack.order:
+                self._on_order(ack.order)
             return Outcome(kind="accepted", code=code, repeated=ack.repeated)
         if code == 401:
             self._token = None  # it may have been changed on disk

@@ -33,7 +33,13 @@ class ResetGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     allowed: bool = False
     command: tuple[str, ...] = ("/usr/bin/nvidia-smi", "--gpu-reset", "--id={gpu}")
     deadline_s: Seconds = 120.0
-    release: tuple[str, ...] = ("/opt/gpuwatch/bin/gpuwatch", "agent", "release")  # of NVML; empty: not asked
+    release: tuple[str, ...] = (  # the agent lets go of the driver, and takes it again by itself; empty: not asked
+        "/opt/gpuwatch/bin/gpuwatch",
+        "agent",
+        "release",
+        "--minutes=15",
+        "--because=a GPU is reset",
+    )
     release_deadline_s: Seconds = 20.0
     resume: tuple[str, ...] = ("/opt/gpuwatch/bin/gpuwatch", "agent", "resume")  # afterwards; empty: not told
 
