@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 
 MOST_CHARACTERS = 1000  # of a status: a datagram that is too long is not delivered, and neither is the watchdog's word
 
@@ -27,6 +28,10 @@ class ServiceManager:
     def ready(self, status: str) -> None:
         """The service works."""
         self._send("READY=1", f"STATUS={status}", f"MAINPID={os.getpid()}")
+
+    def reloading(self, status: str) -> None:
+        """Settings are read again; to be followed by `ready`."""
+        self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}", f"STATUS={status}")
 
     def alive(self, status: str) -> None:
         """It still does; to be said more often than every half `watchdog_s`."""

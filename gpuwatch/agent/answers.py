@@ -82,5 +82,8 @@ class Source(Protocol):
     def readings(self) -> dict[str, int]:
         """How many answers there were, by status."""
 
+    def change(self, settings: Any) -> None:
+        """Go on with other settings of the same leaf."""
+
     def close(self) -> None:
         """Let go, without waiting for anything."""

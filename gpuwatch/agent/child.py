@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from typing import Any, Protocol
@@ -36,6 +37,9 @@ class Child(Protocol):
 
     def waits_for(self) -> str:
         """State, wait channel and stack."""
+
+    def send_away(self) -> None:
+        """End its input: it leaves when the call it is in comes back."""
 
     def kill(self) -> None:
         """One SIGKILL; does not wait."""
@@ -105,6 +109,9 @@ class _ProcessChild:
     def waits_for(self) -> str:
         return processes.what_it_waits_for(self.pid)
 
+    def send_away(self) -> None:
+        self._in.close()
+
     def kill(self) -> None:
         self._process.kill()
 
@@ -128,3 +135,13 @@ class System:
 
     def what_it_waits_for(self, pid: int) -> str:
         return processes.what_it_waits_for(pid)
+
+
+def exit_words(code: int) -> str:
+    """How a child ended, for a person."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

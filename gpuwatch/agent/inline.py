@@ -70,6 +70,7 @@ class Inline:
         self._clock = clock
         self._wake = wake
         self._reader: Reader | None = None
+        self._opened_with: Any = None
         self._asks: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
         self._asked_ns: int | None = None
@@ -87,6 +88,17 @@ class Inline:
         self.on_facts: Callable[[Any], None] | None = None  # told every reading's facts, on the loop's thread
         self._thread = threading.Thread(target=self._work, name=f"source-{name}", daemon=True)
         self._thread.start()
+
+    def change(self, settings: Any) -> None:
+        """Go on with other settings, from the next reading on. What was read and not told yet stays.
+
+        Where more than the interval is another, the source is opened anew, and a kernel log is read from its beginning
+        or its cursor again: to the same ids, but the agent's own counters count it once more.
+        """
+        self._settings = settings
+        self._interval_s = float(settings.interval_s)
+        self._failures, self._due_ns = 0, 0
+        self._look_ns = 0 if self._has_events else None
 
     def tick(self, now: Moment) -> None:
         """Take what the thread has answered; notice when it is late."""
@@ -245,8 +257,8 @@ class Inline:
         if self._reader is not None:
             self._reader.close()
 
-    def _opened(self) -> Reader:
-        reader = self._leaf.open(self._settings)
+    def _opened(self, settings: Any) -> Reader:
+        reader = self._leaf.open(settings)
         if self._state_dir is not None and hasattr(reader, "keep"):
             reader.keep(self._state_dir, self._owner)
         return reader
@@ -258,8 +270,12 @@ class Inline:
         since_unix_ns: int | None = None
         facts, gaps, urgent, more, abandoned_count = None, {}, False, False, 0
         try:
+            settings = self._settings
+            if self._reader is not None and not _same_but_interval(settings, self._opened_with):
+                reader, self._reader = self._reader, None
+                reader.close()
             if self._reader is None:
-                self._reader = self._opened()
+                self._reader, self._opened_with = self._opened(settings), settings
             reading = self._reader.read()
             facts, gaps, urgent, more = reading.facts, reading.gaps, reading.urgent, reading.more
             abandoned_count = reading.abandoned_count
@@ -286,3 +302,7 @@ class Inline:
             abandoned_count=abandoned_count,
         )
         return _Answer(latest, urgent, more)
+
+
+def _same_but_interval(one: Any, other: Any) -> bool:
+    return bool(msgspec.structs.replace(one, interval_s=other.interval_s) == other)

@@ -46,6 +46,7 @@ class Loop:
         clock: Clock,
         manager: ServiceManager,
         status: Callable[[], str],
+        reload: Callable[[], None] = lambda: None,
         chance: random.Random | None = None,
     ) -> None:
         self._sources = sources
@@ -55,6 +56,8 @@ class Loop:
         self._clock = clock
         self._manager = manager
         self._status = status
+        self._reload = reload  # at SIGHUP, between two turns
+        self._hung_up = False
         self._chance = chance or random.Random()
         self._wake_out, self._wake_in = os.pipe()
         os.set_blocking(self._wake_out, False)
@@ -78,12 +81,22 @@ class Loop:
         self._stop_reason = self._stop_reason or reason
         self.wake()
 
+    def change(self, interval_s: float) -> None:
+        """Another interval, from the next report on."""
+        self._interval_ns = int(interval_s * NS)
+        self._next_ns = min(self._next_ns, self._clock.monotonic_ns() + self._interval_ns)
+
     def run(self) -> Goodbye:
-        """Until stopped, by a signal or by `stop`. Installs handlers for SIGTERM and SIGINT."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        """Until stopped, by a signal or by `stop`. Installs handlers for SIGTERM, SIGINT and SIGHUP."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         settled = False
         while not self._stop_reason:
+            if self._hung_up:
+                self._hung_up = False
+                self._manager.reloading("reading the settings again")
+                self._reload()
+                self._manager.ready(self._status())
             self.turn(self._now())
             if self._last_ns is not None and not settled:
                 settle()
@@ -202,4 +215,8 @@ class Loop:
         return Moment(self._clock.unix_ns(), self._clock.monotonic_ns())
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            self._hung_up = True
+            self.wake()
+            return
         self.stop(f"stopped by {signal.Signals(number).name}")

@@ -25,6 +25,10 @@ class Reporter:
         self._clock = clock
         self.sequence = 0
 
+    def change(self, interval_s: float) -> None:
+        """Another interval is promised from the next report on."""
+        self._interval_s = interval_s
+
     def make(self, sources: Sequence[Source], goodbye: Goodbye | None = None) -> Parcel:
         """One report, encoded."""
         taken = [found for source in sources if (found := source.take()) is not None]

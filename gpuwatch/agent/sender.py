@@ -37,6 +37,7 @@ class Sender:
         self._spool = spool
         self._back_off = back_off
         self._clock = clock
+        self._other: tuple[list[Line], BackOff] | None = None  # to be spoken to from the next try on
         self._turn = 0
         self._tried = 0  # addresses that failed in a row
         self._trying_since_ns: int | None = None
@@ -56,6 +57,13 @@ class Sender:
     def start(self) -> None:
         """Begin; with what an earlier agent left in the spool, if anything."""
         self._thread.start()
+
+    def change(self, lines: Sequence[Line], back_off: BackOff) -> None:
+        """Other aggregators, from the next try on; what waits is theirs."""
+        with self._change:
+            self._other = list(lines), back_off
+            self._hurry = True
+            self._change.notify()
 
     def put(self, parcel: Parcel) -> None:
         """Queue a report. Never waits."""
@@ -103,6 +111,7 @@ class Sender:
                 while not self._stopping and not self._outbox and not len(self._spool):
                     self._change.wait()
                 self._hurry = False
+                self._take_other()
             try:
                 pause_s = self._send_next()
             except Exception as error:  # whatever it is, it must not silence this node for ever
@@ -118,6 +127,14 @@ class Sender:
                 if self._stopping:
                     return  # the spool keeps what is left; the next agent sends it
                 self._change.wait_for(lambda: self._hurry or self._stopping, pause_s)
+
+    def _take_other(self) -> None:
+        if self._other is None:
+            return
+        for line in self._lines:
+            line.close()
+        self._turn = self._tried = 0
+        (self._lines, self._back_off), self._other = self._other, None
 
     def _send_next(self) -> float | None:
         """One try. None: go on; else seconds to wait."""

@@ -36,6 +36,9 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     collectors: dict[str, dict[str, Any]] = {}
 
 
+NEED_A_RESTART = ("slot", "machine", "state_dir", "metrics_listen")
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The file, checked: collectors by name with their own settings records, those that are off left out."""
 
@@ -72,6 +75,14 @@ def checked(raw: Mapping[str, Any], leaves: Mapping[str, Collector[Any]], *, fil
     refuse(faults)
     assert agent is not None
     return Settings(agent=agent, collectors=collectors)
+
+
+def for_the_running(old: AgentSettings, new: AgentSettings) -> tuple[AgentSettings, tuple[str, ...]]:
+    """`new` as far as an agent that runs can take it over, and the keys that wait for its next start."""
+    waiting = [key for key in NEED_A_RESTART if getattr(old, key) != getattr(new, key)]
+    if bool(old.aggregator) != bool(new.aggregator):
+        waiting.append("aggregator")
+    return msgspec.structs.replace(new, **{key: getattr(old, key) for key in waiting}), tuple(waiting)
 
 
 def listen_address(text: str) -> tuple[str, int] | None:

@@ -37,6 +37,10 @@ class Spool:
     def __len__(self) -> int:
         return len(self._files)
 
+    def change(self, *, max_bytes: int, max_reports: int) -> None:
+        """Other bounds, from the next report on."""
+        self._max_bytes, self._max_reports = max_bytes, max_reports
+
     def put(self, data: bytes, *, events: bool) -> bool:
         """Keep a report, behind all others. False: there is no place for it. What had to go for it is counted."""
         if len(data) > self._max_bytes:

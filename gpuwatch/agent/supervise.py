@@ -9,15 +9,14 @@ child is started until it is gone, by this agent or any later one.
 from __future__ import annotations
 
 import logging
-import signal
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Literal
 
-import msgspec
-
+from gpuwatch.agent.abandoned import ORPHAN_ENDS_S, Abandoned
 from gpuwatch.agent.answers import Latest
 from gpuwatch.agent.book import Book, ChildRecord
-from gpuwatch.agent.child import Child, Processes
+from gpuwatch.agent.child import Child, Processes, exit_words
 from gpuwatch.agent.frames import Frame, Unpacker
 from gpuwatch.collectors import Collector
 from gpuwatch.errors import ProbeError
@@ -30,8 +29,8 @@ NS = 10**9
 KILL_TAKES_S = 1.0  # a killed process that is not in the kernel is gone long before
 MUTE_LOOK_S = 0.2  # between two looks at a child that has closed its pipe and not ended yet
 AWAY_S = 1.0  # we wake this much too late: it was us who slept (SIGSTOP, a frozen machine), not the child
-ORPHAN_ENDS_S = 2.0  # an earlier agent's healthy child sees its input end
 UNSUPPORTED_AGAIN_S = 600.0
+RELEASE_LOOK_S = 1.0  # between two looks whether a release is over
 MOST_INTERVALS = 60  # between two tries to start a probe that hangs or crashes
 
 
@@ -39,13 +38,22 @@ class Probe:
     """One source in a child process."""
 
     def __init__(
-        self, name: str, leaf: Collector[Any], settings: Any, *, boot_id: str, book: Book, processes: Processes
+        self,
+        name: str,
+        leaf: Collector[Any],
+        settings: Any,
+        *,
+        boot_id: str,
+        book: Book,
+        processes: Processes,
+        released: Callable[[Moment], str] = lambda _: "",
     ) -> None:
+        """`released`: why there must be no child now; empty: there may be one."""
         self.name = name
-        self._settings = settings
-        self._interval_s = float(settings.interval_s)
-        self._deadline_s = float(getattr(settings, "deadline_s", leaf.deadline_s))
-        self._kill_after_s = max(self._deadline_s, float(getattr(settings, "kill_after_s", 6 * leaf.deadline_s)))
+        self._leaf = leaf
+        self._take_settings(settings)
+        self._released = released
+        self._leaving = False  # the child was sent away
         self._boot_id = boot_id
         self._book = book
         self._processes = processes
@@ -57,8 +65,7 @@ class Probe:
         self._mute_ns: int | None = None  # since when its pipe is closed
         self._killed_ns = 0
         self._failures = 0
-        self._stuck: ChildRecord | None = None
-        self._stuck_found_ns: int | None = None
+        self._abandoned: Abandoned | None = None
         self._look_ns = 0  # when to look at a stuck one again
         self._latest: Latest | None = None
         self._urgent = False
@@ -66,13 +73,24 @@ class Probe:
         self._counts: Counter[str] = Counter()
         record = book.read()
         if record is not None and record.boot_id == boot_id and processes.is_alive(record.pid, record.start_ticks):
-            self._state, self._stuck = "stuck", record
+            self._state, self._abandoned = "stuck", Abandoned(record, book, processes)
+
+    def change(self, settings: Any) -> None:
+        """Go on with other settings: the child makes room for one that has them."""
+        self._take_settings(settings)
+        self._start_ns = 0
+        self._send_away()
 
     def tick(self, now: Moment) -> None:
         """Start, watch, kill or wait, as the time asks."""
+        released = self._released(now)
+        if released:
+            self._send_away()
         if self._state == "stuck":
             self._watch_stuck(now)
-        if self._state == "waiting" and now.monotonic_ns >= self._start_ns:
+        if self._state == "waiting" and released:
+            self._stay_away(released, now)
+        elif self._state == "waiting" and now.monotonic_ns >= self._start_ns:
             self._start(now)
         elif self._state == "running":
             if now.monotonic_ns - self.wake_ns() > AWAY_S * NS:
@@ -89,9 +107,7 @@ class Probe:
         if self._child is None:
             return
         said = self._child.read()
-        if (
-            not said
-        ):  # the end: it ended, or ends, which can take for ever inside the driver; not to be selected on again
+        if not said:  # it ended, or ends, which can take for ever inside the driver: not to be selected on again
             self._mute_ns = now.monotonic_ns
         self._hear(said, now)
         if self._state == "running":
@@ -148,6 +164,24 @@ class Probe:
             self._child.let_go()
             self._child.exit_code()
 
+    def _take_settings(self, settings: Any) -> None:
+        self._settings = settings
+        self._interval_s = float(settings.interval_s)
+        self._deadline_s = float(getattr(settings, "deadline_s", self._leaf.deadline_s))
+        kill_after_s = float(getattr(settings, "kill_after_s", 6 * self._leaf.deadline_s))
+        self._kill_after_s = max(self._deadline_s, kill_after_s)
+
+    def _send_away(self) -> None:
+        """A child that hangs is watched as before; it learns of this when its call comes back."""
+        if self._state == "running" and self._child is not None and not self._leaving:
+            self._child.send_away()
+            self._leaving = True
+
+    def _stay_away(self, released: str, now: Moment) -> None:
+        self._start_ns = now.monotonic_ns + int(RELEASE_LOOK_S * NS)
+        if self._latest is None or self._latest.reason != released:
+            self._tell(now, "failed", released)
+
     def _is_hung(self) -> bool:
         return self._latest is not None and self._latest.status == "hung"
 
@@ -161,7 +195,7 @@ class Probe:
                 self._tell(now, "failed", f"its child process cannot be started: {error}")
             return
         self._unpacker = Unpacker()
-        self._state, self._mute_ns = "running", None
+        self._state, self._mute_ns, self._leaving = "running", None, False
         # Starting an interpreter and the driver's library may take as long again as a reading may.
         self._due_ns = now.monotonic_ns + int(self._deadline_s * NS)
         self._record(killed=False)
@@ -223,7 +257,7 @@ class Probe:
             self._ended(code, now)
         elif now.monotonic_ns - self._killed_ns >= KILL_TAKES_S * NS:
             since = self._latest.since_unix_ns if self._latest else None
-            self._stuck = ChildRecord(
+            record = ChildRecord(
                 pid=self._child.pid,
                 start_ticks=self._child.start_ticks,
                 boot_id=self._boot_id,
@@ -231,34 +265,20 @@ class Probe:
                 reason=self._latest.reason or "" if self._latest else "",
                 killed=True,
             )
-            self._state, self._stuck_found_ns = "stuck", now.monotonic_ns
+            self._state, self._abandoned = "stuck", Abandoned(record, self._book, self._processes)
             log.warning("%s: its probe %d cannot be killed and is left alone", self.name, self._child.pid)
-            self._tell(now, "hung", self._stuck.reason, since_unix_ns=since, abandoned_count=1)
+            self._tell(now, "hung", record.reason, since_unix_ns=since, abandoned_count=1)
 
     def _watch_stuck(self, now: Moment) -> None:
-        record = self._stuck
-        assert record is not None
+        assert self._abandoned is not None
         self._look_ns = now.monotonic_ns + int(min(self._interval_s, ORPHAN_ENDS_S) * NS)
         if self._child is not None:
             self._child.exit_code()  # ours: waited for, so that it does not stay a zombie
-        if not self._processes.is_alive(record.pid, record.start_ticks):
-            log.warning("%s: the stuck probe %d is gone", self.name, record.pid)
+        record = self._abandoned.record
+        if self._abandoned.is_gone(self.name, now):
             self._let_go()
-            self._book.clear()
-            self._stuck, self._stuck_found_ns = None, None
+            self._abandoned = None
             self._state, self._start_ns = "waiting", now.monotonic_ns
-            return
-        if self._stuck_found_ns is None:
-            self._stuck_found_ns = now.monotonic_ns
-        if not record.killed and now.monotonic_ns - self._stuck_found_ns >= ORPHAN_ENDS_S * NS:
-            waits = self._processes.what_it_waits_for(record.pid)
-            reason = record.reason or f"an earlier agent's probe has not ended; child {waits}"
-            self._stuck = msgspec.structs.replace(
-                record, killed=True, reason=reason, since_unix_ns=record.since_unix_ns or now.unix_ns
-            )
-            self._book.write(self._stuck)
-            self._processes.kill_once(record.pid, record.start_ticks)
-            self._stuck_found_ns = now.monotonic_ns
         elif record.killed and not self._is_hung():
             self._tell(now, "hung", record.reason, since_unix_ns=record.since_unix_ns, abandoned_count=1)
 
@@ -270,13 +290,16 @@ class Probe:
         if self._latest is not None and self._latest.status == "unsupported":
             self._start_ns = now.monotonic_ns + int(UNSUPPORTED_AGAIN_S * NS)
             return
+        if code == 0 and self._leaving:
+            self._start_ns = now.monotonic_ns
+            return
         if code == 0 and self._latest is not None and self._latest.status == "ok":
             self._start_ns = max(now.monotonic_ns, self._due_ns)  # it was spent, and said all that there was to say
             return
         self._failures += 1
         self._start_ns = now.monotonic_ns + self._back_off_ns()
         if not self._is_hung() and not was_killed:
-            self._tell(now, "failed", f"its probe ended with {_words(code)}")
+            self._tell(now, "failed", f"its probe ended with {exit_words(code)}")
 
     def _back_off_ns(self) -> int:
         return int(min(MOST_INTERVALS, 2 ** (self._failures - 1)) * self._interval_s * NS)
@@ -326,12 +349,3 @@ class Probe:
         self._urgent |= self._latest is None or self._latest.status != latest.status
         self._counts[latest.status] += 1
         self._latest = latest
-
-
-def _words(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"

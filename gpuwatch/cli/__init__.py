@@ -11,6 +11,7 @@ import typer
 
 from gpuwatch import __version__
 from gpuwatch.cli import orders
+from gpuwatch.cli.agent import agent
 from gpuwatch.cli.dashboards import dashboards
 from gpuwatch.cli.report import CostReport, cost_report
 from gpuwatch.cli.scan import ScanCommand, scan
@@ -41,11 +42,7 @@ def _top(
     pass
 
 
-@app.command()
-def agent(config: Config = Path("/etc/gpuwatch/agent.toml")) -> None:
-    """Watch this node: NVML, kernel log, host and training heartbeats; send reports to the aggregator."""
-    # A fresh interpreter: the agent must not carry this command line's libraries in memory for months.
-    os.execv(sys.executable, [sys.executable, "-m", "gpuwatch.wiring.agent", "--config", str(config)])
+app.add_typer(agent, name="agent")
 
 
 @app.command()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import logging
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,22 +14,22 @@ from gpuwatch.agent.answers import Source
 from gpuwatch.agent.backoff import BackOff
 from gpuwatch.agent.book import Book
 from gpuwatch.agent.child import System
-from gpuwatch.agent.exporter import Exporter
 from gpuwatch.agent.identity import identify
 from gpuwatch.agent.inline import Inline
 from gpuwatch.agent.loop import Loop
 from gpuwatch.agent.metrics import EventCounts, Page
+from gpuwatch.agent.release import ReleaseFile
 from gpuwatch.agent.report import Reporter
 from gpuwatch.agent.sender import Parcel, Sender
-from gpuwatch.agent.settings import AgentSettings, Settings, listen_address, load
+from gpuwatch.agent.settings import AgentSettings, Settings, for_the_running, load
 from gpuwatch.agent.spool import Spool
 from gpuwatch.agent.supervise import Probe
-from gpuwatch.agent.wire_client import Line
 from gpuwatch.clock import SystemClock
 from gpuwatch.collectors import Collector
-from gpuwatch.errors import GpuwatchError, UsageError
+from gpuwatch.errors import GpuwatchError
 from gpuwatch.notify import ServiceManager
 from gpuwatch.registry import leaves
+from gpuwatch.wiring.agent_parts import exporter, lines, only_one
 
 log = logging.getLogger("gpuwatch.agent")
 
@@ -41,19 +39,27 @@ GOODBYE_WITHIN_S = 1.2  # a stop takes less than two seconds, whoever is away
 def run(config: Path) -> int:
     """Watch this node until SIGTERM. Raises `GpuwatchError` where it cannot begin."""
     doors = leaves(gpuwatch.collectors, "COLLECTOR", Collector)
-    return _Agent(load(config, doors), doors).run()
+    return _Agent(config, load(config, doors), doors).run()
 
 
 class _Agent:
-    def __init__(self, settings: Settings, doors: dict[str, Collector[Any]]) -> None:
+    def __init__(self, config: Path, settings: Settings, doors: dict[str, Collector[Any]]) -> None:
         agent = settings.agent
+        self._config = config
+        self._settings = settings
+        self._refused = False  # the settings file, at the last look
+        self._doors = doors
         self._identity = identify(agent)
         self._state_dir = Path(agent.state_dir)
-        self._lock = _only_one(self._state_dir)
+        self._lock = only_one(self._state_dir)
+        self._release = ReleaseFile(self._state_dir, self._identity.boot_id)
         self._clock = SystemClock()
         self._manager = ServiceManager()
         self._counts = EventCounts()
-        self._sender = _sender(agent, self._state_dir, self._clock)
+        self._spool = Spool(
+            self._state_dir / "spool", max_bytes=agent.spool_max_bytes, max_reports=agent.spool_max_reports
+        )
+        self._sender = self._make_sender(agent)
         self._sources: list[Source] = []
         self._reporter = Reporter(self._identity, agent.interval_s, self._clock)
         self._loop = Loop(
@@ -64,11 +70,12 @@ class _Agent:
             clock=self._clock,
             manager=self._manager,
             status=self._status,
+            reload=self._reload,
         )
         for name, its_settings in settings.collectors.items():
-            self._sources.append(self._source(name, doors[name], its_settings))
+            self._sources.append(self._source(name, its_settings))
         names = {"slot": self._identity.slot, "machine": self._identity.machine}
-        self._exporter = _exporter(agent, Page(self._sources, doors, self._counts, self._sender, names))
+        self._exporter = exporter(agent, Page(self._sources, doors, self._counts, self._sender, names))
 
     def run(self) -> int:
         """From first report to goodbye."""
@@ -90,7 +97,14 @@ class _Agent:
         logging.shutdown()
         return 0
 
-    def _source(self, name: str, door: Collector[Any], settings: Any) -> Source:
+    def _make_sender(self, agent: AgentSettings) -> Sender | None:
+        if not agent.aggregator:
+            log.warning("no aggregator is set: nothing is sent, only /metrics is served")
+            return None
+        return Sender(lines(agent), self._spool, _back_off(agent), self._clock)
+
+    def _source(self, name: str, settings: Any) -> Source:
+        door = self._doors[name]
         if door.can_hang:
             return Probe(
                 name,
@@ -99,10 +113,48 @@ class _Agent:
                 boot_id=self._identity.boot_id,
                 book=Book(self._state_dir, name),
                 processes=System(),
+                released=self._release.reason,
             )
         source = Inline(name, door, settings, clock=self._clock, wake=self._loop.wake, state_dir=self._state_dir)
         source.on_facts = self._counts.add
         return source
+
+    def _reload(self) -> None:
+        """Take over what the settings file says now; all of it or nothing."""
+        try:
+            new = load(self._config, self._doors)
+        except GpuwatchError as error:
+            self._refused = True
+            log.error("%s is refused, the settings before it stay in force: %s", self._config, error)
+            return
+        self._refused = False
+        agent, waiting = for_the_running(self._settings.agent, new.agent)
+        if waiting:
+            log.warning("a new value of %s waits for a restart of the agent", ", ".join(waiting))
+        self._loop.change(agent.interval_s)
+        self._reporter.change(agent.interval_s)
+        self._spool.change(max_bytes=agent.spool_max_bytes, max_reports=agent.spool_max_reports)
+        if self._sender is not None and _about_sending(agent) != _about_sending(self._settings.agent):
+            self._sender.change(lines(agent), _back_off(agent))
+        self._change_sources(new.collectors)
+        self._settings = Settings(agent=agent, collectors=new.collectors)
+        log.info("%s is taken over", self._config)
+
+    def _change_sources(self, wanted: dict[str, Any]) -> None:
+        before = self._settings.collectors
+        for source in [source for source in self._sources if source.name not in wanted]:
+            if source.has_more():
+                self._put(self._reporter.make(self._sources))
+            self._sources.remove(source)
+            source.close()
+            log.info("%s: off", source.name)
+        for source in self._sources:
+            if wanted[source.name] != before[source.name]:
+                source.change(wanted[source.name])
+                log.info("%s: other settings", source.name)
+        for name in wanted.keys() - before.keys():
+            self._sources.append(self._source(name, wanted[name]))
+            log.info("%s: on", name)
 
     def _put(self, parcel: Parcel) -> None:
         if self._sender is not None:
@@ -116,50 +168,16 @@ class _Agent:
         if self._sender is not None:
             words += f", {self._sender.waiting_count()} reports wait"
             words += f", {self._sender.last_trouble}" if self._sender.last_trouble else ""
+        words += ", the settings file is refused" if self._refused else ""
         return words
 
 
-def _only_one(state_dir: Path) -> int | None:
-    """A lock on the state directory, held while this process lives. Raises `UsageError` where another agent has it."""
-    try:
-        state_dir.mkdir(parents=True, exist_ok=True)
-        lock = os.open(state_dir / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        log.warning("%s cannot be used: %s; nothing will survive a restart of the agent", state_dir, error)
-        return None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise UsageError(
-            f"another agent uses {state_dir}",
-            why="two agents on one node would start two probes and report twice",
-            next_step="stop the other one (systemctl stop gpuwatch-agent), or set another state_dir",
-        ) from error
-    except OSError as error:  # a network file system without locks
-        log.warning("%s cannot be locked: %s; a second agent on this node would not be noticed", state_dir, error)
-    return lock
+def _back_off(agent: AgentSettings) -> BackOff:
+    return BackOff(agent.retry_first_s, agent.retry_most_s)
 
 
-def _sender(agent: AgentSettings, state_dir: Path, clock: SystemClock) -> Sender | None:
-    if not agent.aggregator:
-        log.warning("no aggregator is set: nothing is sent, only /metrics is served")
-        return None
-    if not agent.token_file or not os.access(agent.token_file, os.R_OK):
-        log.warning("the token file %r cannot be read: the aggregator will refuse reports", agent.token_file)
-    lines = [Line(url, token_file=agent.token_file, ca_file=agent.ca_file) for url in agent.aggregator]
-    spool = Spool(state_dir / "spool", max_bytes=agent.spool_max_bytes, max_reports=agent.spool_max_reports)
-    return Sender(lines, spool, BackOff(agent.retry_first_s, agent.retry_most_s), clock)
-
-
-def _exporter(agent: AgentSettings, page: Page) -> Exporter | None:
-    where = listen_address(agent.metrics_listen)
-    if where is None:
-        return None
-    try:
-        return Exporter(*where, page)
-    except OSError as error:  # a taken port must not blind the fleet
-        log.error("/metrics cannot be served on %s: %s", agent.metrics_listen, error)
-        return None
+def _about_sending(agent: AgentSettings) -> tuple[object, ...]:
+    return agent.aggregator, agent.token_file, agent.ca_file, agent.retry_first_s, agent.retry_most_s
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -331,3 +331,57 @@ def test_a_chatty_log_wakes_us_twice_a_second_and_a_storm_is_read_on_at_once() -
     assert bench.answered.wait(10)
     bench.source.tick(bench.clock.now())
     assert not bench.source.behind
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    interval_s: float = 5.0
+    enabled: bool = True
+    where: str = "here"
+
+
+def test_other_settings_open_the_source_anew_another_interval_alone_does_not() -> None:
+    clock, opened, answered = Clock(), list[Any](), threading.Event()
+
+    class Reader:
+        def __init__(self, settings: Chosen) -> None:
+            self.where, self.closed = settings.where, False
+            opened.append(self)
+
+        def read(self) -> Reading:
+            return Reading(HostFacts(kernel_release=self.where))
+
+        def close(self) -> None:
+            self.closed = True
+
+    leaf = Collector(facts=HostFacts, settings=Chosen, open=Reader)
+    source = Inline("test", leaf, Chosen(), clock=clock, wake=answered.set)
+
+    def told() -> str:
+        answered.clear()
+        source.ask(clock.now())
+        assert answered.wait(10)
+        source.tick(clock.now())
+        latest = source.latest()
+        assert latest is not None
+        return str(latest.facts.kernel_release)
+
+    assert told() == "here"
+    source.change(Chosen(interval_s=60.0))
+    assert told() == "here"  # due at once
+    source.ask(clock.now())
+    assert not source.busy()  # and then by the new interval
+    clock.ns += 50 * NS
+    source.ask(clock.now())
+    assert not source.busy()
+    source.change(Chosen(interval_s=60.0, where="there"))
+    assert told() == "there"
+    assert [(reader.where, reader.closed) for reader in opened] == [("here", True), ("there", False)]
+
+
+def test_events_that_were_not_told_yet_outlive_other_settings() -> None:
+    bench = Bench(KernelLogFacts)
+    bench.read(Reading(KernelLogFacts(True, (event(1),))))
+    bench.source.change(Settings(interval_s=1.0))
+    taken = bench.source.take()
+    assert taken is not None
+    assert [item.id for item in msgspec.msgpack.decode(taken[0].facts, type=KernelLogFacts).events] == ["b/1"]

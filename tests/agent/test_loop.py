@@ -95,6 +95,9 @@ class FakeSource:
     def readings(self) -> dict[str, int]:
         return {}
 
+    def change(self, settings: object) -> None:
+        pass
+
     def close(self) -> None:
         self.closed = True
 
@@ -285,6 +288,39 @@ def test_a_signal_ends_the_loop_with_its_reason() -> None:
     finally:
         signal.signal(signal.SIGTERM, before[0])
         signal.signal(signal.SIGINT, before[1])
+
+
+def test_a_hang_up_reads_the_settings_again_and_ends_nothing(tmp_path: Path) -> None:
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    address, reloads = str(tmp_path / "notify"), []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(address)
+
+        def reload() -> None:
+            reloads.append(1)
+            loop.change(30.0)
+            loop.stop("seen")
+
+        loop = Loop(
+            [FakeSource("host")],
+            Reporter(WHO, 5.0, SystemClock()),
+            lambda parcel: None,
+            interval_s=60.0,
+            clock=SystemClock(),
+            manager=ServiceManager(address, ""),
+            status=lambda: "fine",
+            reload=reload,
+        )
+        try:
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGHUP)).start()
+            assert loop.run().reason == "seen"
+        finally:
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
+        said = [words.split("\n")[0] for words in heard(sock)]
+    assert reloads == [1]
+    assert said == ["READY=1", "RELOADING=1", "READY=1"]
 
 
 @pytest.mark.parametrize("status", ["x" * 1_000_000, "a name \udcff that is no text", "two\nlines"])

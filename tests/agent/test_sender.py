@@ -499,3 +499,18 @@ def test_certificates_that_come_late_are_used(tmp_path: Path) -> None:
 def test_tls_to_a_port_that_speaks_none_is_tried_again(tmp_path: Path, server: Server) -> None:
     line = Line(server.url.replace("http", "https", 1), token_file="", ca_file="", timeout_s=5.0)
     assert line.send(b"one").kind == "again"
+
+
+def test_what_waits_goes_to_the_new_address_at_once(tmp_path: Path, server: Server) -> None:
+    sender = make(tmp_path, nobody(), first_s=30.0)
+    sender.start()
+    sender.put(Parcel(b"one"))
+    sender.put(Parcel(b"two"))
+    until(lambda: sender.failures["unreachable"] > 0)
+    line = Line(server.url, token_file=str(tmp_path / "token"), ca_file="")
+    begun_s = time.monotonic()
+    sender.change([line], BackOff(0.02, 0.2))
+    until(lambda: len(server.got) == 2)
+    assert time.monotonic() - begun_s < 5.0
+    assert server.got == [b"one", b"two"]
+    assert sender.finish(Parcel(b"end"), 5.0)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gpuwatch.agent.identity import identify
-from gpuwatch.agent.settings import AgentSettings, checked, listen_address, load
+from gpuwatch.agent.settings import AgentSettings, checked, for_the_running, listen_address, load
 from gpuwatch.collectors import Collector
 from gpuwatch.errors import ConfigError
 from gpuwatch.model.facts.host import HostFacts
@@ -102,3 +102,25 @@ def test_who_this_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert identify(AgentSettings(machine="m")).boot_id == "simulated"
     with pytest.raises(ConfigError, match="no id"):
         identify(AgentSettings(), sources=files[:2])
+
+
+@pytest.mark.parametrize(
+    ("change", "waiting"),
+    [
+        ({"interval_s": 1.0, "spool_max_reports": 7, "token_file": "t", "ca_file": "c"}, ()),
+        ({"aggregator": ("http://b:1", "http://c:1")}, ()),
+        ({"aggregator": ()}, ("aggregator",)),
+        ({"slot": "other", "interval_s": 1.0}, ("slot",)),
+        (
+            {"machine": "m-2", "state_dir": "/elsewhere", "metrics_listen": ""},
+            ("machine", "state_dir", "metrics_listen"),
+        ),
+    ],
+)
+def test_what_an_agent_that_runs_can_take_over(change: dict[str, Any], waiting: tuple[str, ...]) -> None:
+    old = AgentSettings(slot="s", machine="m", aggregator=("http://a:1",))
+    new = msgspec.structs.replace(old, **change)
+    running, later = for_the_running(old, new)
+    assert later == waiting
+    for key in AgentSettings.__struct_fields__:
+        assert getattr(running, key) == getattr(old if key in waiting else new, key)

@@ -43,6 +43,7 @@ class FakeChild:
         self.kills = 0
         self.mortal = True  # False: in an uninterruptible call
         self.open = True
+        self.sent_away = False
 
     def fileno(self) -> int:
         return 99
@@ -59,6 +60,9 @@ class FakeChild:
 
     def waits_for(self) -> str:
         return "state D, wait channel nvidia_ioctl"
+
+    def send_away(self) -> None:
+        self.sent_away = True
 
     def kill(self) -> None:
         self.kills += 1
@@ -99,6 +103,7 @@ class Bench:
     """One probe, its fake processes, and the time."""
 
     def __init__(self, folder: Path, processes: FakeProcesses | None = None, at_s: float = 0.0) -> None:
+        self.released = ""
         self.folder = folder
         self.processes = processes or FakeProcesses()
         self.at_s = at_s
@@ -109,6 +114,7 @@ class Bench:
             boot_id=BOOT,
             book=Book(folder, "nvml"),
             processes=self.processes,
+            released=lambda _: self.released,
         )
 
     def now(self) -> Moment:
@@ -460,3 +466,76 @@ def test_a_child_whose_pipe_is_closed_and_that_does_not_end_is_not_selected_on(b
     assert bench.probe.fileno() == -1
     bench.at(30)
     assert bench.probe.fileno() >= 0
+
+
+RELEASED = "released on request"
+
+
+def test_while_the_driver_is_released_there_is_no_child_and_then_one_at_once(bench: Bench) -> None:
+    bench.say()
+    bench.released = RELEASED
+    bench.at(3)
+    first = bench.child
+    assert (first.sent_away, first.kills) == (True, 0)
+    assert bench.latest().status == "ok"  # until it is gone
+    first.code = 0
+    bench.at(4)
+    bench.at(5)
+    assert (bench.latest().status, bench.latest().reason) == ("failed", RELEASED)
+    assert bench.probe.urgent()
+    assert bench.at(300) is not None
+    assert len(bench.processes.children) == 1
+    assert Book(bench.folder, "nvml").read() is None
+    assert bench.probe.wake_ns() - bench.now().monotonic_ns <= NS
+    bench.released = ""
+    bench.at(301)
+    assert len(bench.processes.children) == 2
+    bench.say()
+    assert bench.latest().status == "ok"
+
+
+def test_an_agent_that_starts_while_it_is_released_starts_no_child(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.released = RELEASED
+    bench.at(10)
+    assert (bench.processes.children, bench.latest().reason) == ([], RELEASED)
+
+
+def test_a_child_that_hangs_is_hung_also_while_the_driver_is_released(bench: Bench) -> None:
+    bench.say()
+    bench.at(20)
+    assert bench.latest().status == "hung"
+    bench.released = RELEASED
+    bench.child.mortal = False
+    bench.at(100)
+    assert bench.child.kills == 1
+    assert (bench.latest().status, bench.latest().abandoned_count) == ("hung", 1)
+    bench.child.code = -9
+    bench.at(110)
+    assert bench.latest().reason == RELEASED
+    assert len(bench.processes.children) == 1
+
+
+def test_other_settings_come_with_another_child_and_the_last_answer_stays(bench: Bench) -> None:
+    bench.say()
+    first = bench.child
+    bench.probe.change(Settings(interval_s=1.0, deadline_s=2.0, kill_after_s=3.0))
+    assert first.sent_away
+    first.code = 0
+    bench.at(1)
+    bench.at(2)
+    assert len(bench.processes.children) == 2
+    assert bench.latest().status == "ok"
+    bench.say(next_in_s=1.0)
+    bench.at(6)
+    assert bench.latest().status == "hung"  # by the new deadline
+    assert bench.processes.children[1].kills == 1
+
+
+def test_other_settings_end_a_long_wait(bench: Bench) -> None:
+    bench.say("unsupported", reason="no driver")
+    bench.child.code = 0
+    bench.at(2)
+    bench.probe.change(Settings(interval_s=1.0))
+    bench.at(3)
+    assert len(bench.processes.children) == 2
