@@ -10,6 +10,7 @@ between the two sends it twice, because a warning lost does more harm than one r
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 import msgspec
@@ -19,12 +20,13 @@ from gpuwatch.errors import SchedulerError
 from gpuwatch.schedulers import OUR_TAG, JobAction, SchedulerJob, SchedulerLeaf, SchedulerNode, SchedulerSnapshot
 from gpuwatch.sdk.slurm_command import Commands, Refused
 from gpuwatch.sdk.slurm_jobs import Job
-from gpuwatch.sdk.slurm_nodes import Node
+from gpuwatch.sdk.slurm_nodes import AUTOMATIC, Node
 from gpuwatch.sdk.slurm_source import History, Source
 from gpuwatch.sdk.slurm_tries import Attempt, Tries
 
 HISTORY_PAUSE_S = 10.0  # the database is not asked more often, however many jobs end
 MAX_REASON = 240
+_OURS = re.compile(rf"{OUR_TAG} [^\[\]]*\[([^\[\]]+)\](.*)", re.DOTALL)
 UNLISTED = "unlisted"
 """Stands on a node that says it holds a job where none is listed on it: begun a moment ago, or hidden from us."""
 
@@ -76,16 +78,15 @@ class SlurmScheduler:
     def drain(self, slot: str, *, reason: str, action_id: str) -> None:
         node = self._source.node(slot)
         self._ours_or_nobodys(node)
-        mark = f"[{action_id}]"
-        if node.drained and node.reason.endswith(mark):
+        if node.drained and _action(node) == action_id:
             return
-        because = " ".join(reason.removeprefix(OUR_TAG).split())[:MAX_REASON]
-        self._commands.run(
-            "scontrol", "update", f"nodename={slot}", "state=drain", f"reason={OUR_TAG} {because} {mark}"
-        )
+        printable = "".join(mark if mark.isprintable() else " " for mark in reason.removeprefix(OUR_TAG))
+        because = " ".join(printable.translate({ord("["): "(", ord("]"): ")"}).split())[:MAX_REASON]
+        words = f"{OUR_TAG} {because} [{action_id}]"
+        self._commands.run("scontrol", "update", f"nodename={slot}", "state=drain", f"reason={words}")
         after = self._source.node(slot)  # Slurm cannot be told "only if nobody else did": so look who it is now
         self._ours_or_nobodys(after)
-        if not after.drained or not after.reason.endswith(mark):
+        if not after.drained or _action(after) != action_id:
             raise SchedulerError(f"the drain of {slot} did not take: {_told(after)}", retry=True)
 
     def resume(self, slot: str, *, action_id: str) -> None:  # noqa: ARG002
@@ -93,7 +94,14 @@ class SlurmScheduler:
         self._ours_or_nobodys(node)
         if not node.drained and not node.says("DOWN"):
             return
-        if node.says("NOT_RESPONDING") or not node.reason.startswith(OUR_TAG):
+        if node.says("INVAL", "INVALID", "INVALID_REG"):
+            raise SchedulerError(
+                f"{slot} cannot be resumed yet: {_told(node)}",
+                retry=True,
+                why="its slurmd registered with less than slurm.conf promises: too few GPUs, CPUs or memory",
+                next_step=f"see slurmctld's log for what {slot} lacks; the resume follows by itself once it is there",
+            )
+        if node.says("NOT_RESPONDING") or not _action(node):
             raise SchedulerError(
                 f"{slot} cannot be resumed yet: {_told(node)}",
                 retry=True,
@@ -127,7 +135,7 @@ class SlurmScheduler:
         """Nothing to do: Slurm finds a node by its name, and the new machine's slurmd registers under it."""
 
     def _ours_or_nobodys(self, node: Node) -> None:
-        if (node.drained or node.taken_down) and not node.reason.startswith(OUR_TAG):
+        if (node.drained or node.taken_down) and not _action(node):
             raise SchedulerError(
                 f"{node.name} is drained by another: {node.reason or 'no reason given'!r}"
                 + (f" ({node.reason_by})" if node.reason_by else ""),
@@ -148,6 +156,12 @@ class SlurmScheduler:
         mark = f"{OUR_TAG} signalled ({action_id})"
         if mark in found.note:
             return
+        if "SUSPENDED" in found.state:  # scancel would ask again and again until it is killed
+            raise SchedulerError(
+                f"job {found.attempt} is suspended: Slurm hands it no signal",
+                retry=True,
+                next_step="it gets the signal once it goes on; requeue and cancel reach it at once",
+            )
         if action_id not in self._signalled:
             aim = {"steps": (), "batch": ("--batch",), "all": ("--full",)}[self._settings.signal_to]
             self._commands.run("scancel", f"--signal={self._settings.signal}", *aim, found.address)
@@ -160,7 +174,7 @@ class SlurmScheduler:
 
 def _node_fact(node: Node, jobs: list[str]) -> SchedulerNode:
     here = tuple(dict.fromkeys(jobs or ([UNLISTED] if node.holds_job else [])))
-    ours = node.reason.startswith(OUR_TAG)
+    ours = bool(_action(node))
     reason = node.reason
     if node.rebooting and "reboot" not in reason.lower():
         reason = f"reboot ordered{': ' if reason else ''}{reason}"
@@ -195,6 +209,14 @@ def _job_fact(attempt: Attempt) -> SchedulerJob:
         user=attempt.user or None,
         gpus_per_slot=attempt.gpus_per_node,
     )
+
+
+def _action(node: Node) -> str:
+    """The action that drained it, out of our reason; empty: not our drain. Slurm may add words of its own to ours; a
+    person who adds theirs has taken it over."""
+    found = _OURS.fullmatch(node.reason)
+    added = found[2].lstrip(" ,:;").lower() if found else ""
+    return found[1] if found and (not added or added.startswith(AUTOMATIC)) else ""
 
 
 def _told(node: Node) -> str:

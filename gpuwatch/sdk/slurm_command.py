@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
 import subprocess
+import time
 
 from gpuwatch.errors import SchedulerError
 
 MAX_OUTPUT_BYTES = 512 * 1024 * 1024
-_PASSED_ON = ("PATH", "HOME", "SLURM_CONF", "SLURM_JWT", "MUNGE_SOCKET", "LD_LIBRARY_PATH")
+_PIECE_BYTES = 64 * 1024  # also: of complaints that much is kept
+_PASSED_ON = ("PATH", "HOME", "SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "MUNGE_SOCKET", "LD_LIBRARY_PATH")
 _PERMANENT = (  # Slurm's words for "no": the same call would be refused again
     "invalid user id",
     "access/permission denied",
@@ -59,14 +62,14 @@ class Commands:
                 env=self._environment(),
                 start_new_session=True,
             )
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise SchedulerError(
-                f"{words[0]} cannot be run: {error.strerror}",
-                retry=True,
+                f"{words[0]} cannot be run: {getattr(error, 'strerror', None) or error}",
+                retry=isinstance(error, OSError),
                 next_step="install Slurm's client commands on the aggregator's machine, in its PATH",
             ) from error
         try:
-            out, err = process.communicate(timeout=self._timeout_s)
+            out, err = _read(process, time.monotonic() + self._timeout_s)
         except subprocess.TimeoutExpired:
             raise TooSlow(
                 f"`{' '.join(words[:5])}` gave no answer within {self._timeout_s:g} s",
@@ -76,7 +79,10 @@ class Commands:
             ) from None
         finally:
             _end(process)
-        said = " ".join(err.decode(errors="replace").split())[:300]
+        complaint = (
+            err if err.strip() or not process.returncode else out[-_PIECE_BYTES:]
+        )  # "Node x not found": in either
+        said = " ".join(complaint.decode(errors="replace").split())[:300]
         if process.returncode != 0:
             retry = not any(words in said.lower() for words in _PERMANENT)
             raise Refused(
@@ -85,8 +91,6 @@ class Commands:
                 retry=retry,
                 next_step="see docs/slurm.md for the rights that gpuwatch needs, and `scontrol ping`",
             )
-        if len(out) > MAX_OUTPUT_BYTES:
-            raise SchedulerError(f"{words[0]} printed {len(out)} bytes: that is no list of nodes or jobs", retry=True)
         return out.decode(errors="replace")
 
     def _environment(self) -> dict[str, str]:
@@ -94,6 +98,28 @@ class Commands:
         if self._configuration:
             kept["SLURM_CONF"] = self._configuration
         return kept | {"LC_ALL": "C.UTF-8", "TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}
+
+
+def _read(process: subprocess.Popen[bytes], until_s: float) -> tuple[bytes, bytes]:
+    """All that it prints and how it complains, then its end. Raises `TimeoutExpired`, and `SchedulerError` as soon as
+    it is more than any list of nodes or jobs: what never ends must not fill this machine's memory first."""
+    out, err = bytearray(), bytearray()
+    with selectors.DefaultSelector() as selector:
+        for pipe, held in ((process.stdout, out), (process.stderr, err)):
+            if pipe is not None:
+                selector.register(pipe, selectors.EVENT_READ, held)
+        while selector.get_map():
+            if (left_s := until_s - time.monotonic()) <= 0:
+                raise subprocess.TimeoutExpired("", 0)
+            for key, _ in selector.select(left_s):
+                if not (piece := os.read(key.fd, _PIECE_BYTES)):
+                    selector.unregister(key.fileobj)
+                elif key.data is out or len(err) < _PIECE_BYTES:
+                    key.data.extend(piece)
+            if len(out) > MAX_OUTPUT_BYTES:
+                raise SchedulerError(f"more than {MAX_OUTPUT_BYTES} bytes are no list of nodes or jobs", retry=True)
+    process.wait(max(until_s - time.monotonic(), 0.0))
+    return bytes(out), bytes(err)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

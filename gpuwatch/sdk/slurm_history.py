@@ -6,19 +6,21 @@ once. The database keeps both, tells a node's failure from a person's requeue, a
 
 from __future__ import annotations
 
+import re
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gpuwatch.sdk import slurm_values as values
 from gpuwatch.sdk.slurm_jobs import ENDED, Job
 
-SEPARATOR = "\x1f"
+SEPARATOR = f"\x1f{secrets.token_hex(8)}\x1f"  # no user can write it into a job's name, and so a try of another job
 FIELDS = (
     *("JobIDRaw", "JobID", "User", "Account", "State", "ExitCode", "Submit", "Start", "End"),
     *("NNodes", "AllocTRES", "NodeList", "JobName"),  # a name may hold anything: last
 )
 COMMAND = (
-    *("sacct", "--allusers", "--duplicates", "--allocations", "--parsable2", "--noheader"),
+    *("sacct", "--local", "--allusers", "--duplicates", "--allocations", "--parsable2", "--noheader"),
     *("--starttime=now-1day", "--endtime=now", f"--delimiter={SEPARATOR}"),
     "--state=BF,CA,CD,DL,F,NF,OOM,PR,RQ,RV,TO",
     f"--format={','.join(FIELDS)}",
@@ -35,9 +37,9 @@ class Try:
 
 
 def from_sacct(answer: str) -> list[Try]:
-    """Every ended try that began. Lines that make no sense are passed over: a name may hold a line's end."""
+    """Every ended try that began. Lines that make no sense are passed over."""
     tries = []
-    for line in answer.splitlines():
+    for line in re.split(rf"\n(?=[^\n]*{SEPARATOR})|\n\Z", answer):
         cells = line.split(SEPARATOR)
         if len(cells) < len(FIELDS):
             continue

@@ -12,6 +12,8 @@ from gpuwatch.sdk import slurm_values as values
 from gpuwatch.sdk.slurm_nodes import listed
 
 _KEY = re.compile(r"(?:^| )([A-Za-z][\w/:]*)=")
+_ID = re.compile(r"(?:^| )((?:Array|Het|Pack)\w+)=(\S+)")
+_NOTE = re.compile(r" AdminComment=(.*?) {1,2}(?:SystemComment|Comment|StdErr)=", re.DOTALL)
 _NAMED = re.compile(r"(JobId=\d+ .*?)JobName=(.*?) ((?:HetJobIdSet=\S+ )?UserId=.*)", re.DOTALL)
 WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 HOLDING = frozenset({"RUNNING", "SUSPENDED", "CONFIGURING", "RESIZING", "SIGNALING", "STOPPED", "POWER_UP_NODE"})
@@ -93,6 +95,8 @@ def from_text(answer: str) -> tuple[Job, ...]:
         return ()
     if not answer.strip():
         raise SchedulerError("scontrol -o show job printed nothing: that is no answer", retry=True)
+    if not answer.endswith("\n"):
+        raise SchedulerError(f"scontrol -o show job was cut off: {answer[-80:]!r}", retry=True)
     lines = re.split(r"\n(?=JobId=\d)|\n+\Z", answer)  # a job's name may hold a line's end
     return tuple(_from_line(line) for line in lines if line.strip())
 
@@ -109,14 +113,17 @@ def _from_line(line: str) -> Job:
             next_step="run it by hand as the aggregator's user",
         ) from None
     asked = found.get("TresPerNode") or found.get("Gres", "")
+    # What it is called in an order stands before all that its owner may write: no name leads an order to another's job.
+    ids = {mark[1]: mark[2] for mark in _ID.finditer(line.partition(" JobName=")[0])}
+    note = _NOTE.search(line)
     return Job(
         id=job_id,
         name=found.get("JobName", ""),
         state=values.words(state),
         restarts=values.number(found.get("Restarts")) or 0,
         nodes=nodes,
-        array=_array(values.number(found.get("ArrayJobId")), values.number(found.get("ArrayTaskId"))),
-        leader=values.number(found.get("HetJobId") or found.get("PackJobId")) or 0,
+        array=_array(values.number(ids.get("ArrayJobId")), values.number(ids.get("ArrayTaskId"))),
+        leader=values.number(ids.get("HetJobId") or ids.get("PackJobId")) or 0,
         batch=found.get("BatchFlag", "1") != "0",
         requeue=found.get("Requeue") == "1",
         submitted_unix_ns=values.unix_ns(found.get("SubmitTime")),
@@ -126,7 +133,7 @@ def _from_line(line: str) -> Job:
         account=values.text(found.get("Account")),
         user=values.text(found.get("UserId", "").partition("(")[0]),
         gpus_per_node=values.gpus_per_node(found.get("AllocTRES") or found.get("TRES", ""), asked, len(nodes)),
-        note=values.text(found.get("AdminComment")),
+        note=values.text(note[1]) if note else "",
     )
 
 
@@ -169,7 +176,9 @@ def _from_item(item: Mapping[str, Any]) -> Job:
     running = bool(HOLDING.intersection(words))
     return Job(
         id=job_id,
-        name=values.text(item.get("name")),
+        name=item["name"]
+        if isinstance(item.get("name"), str)
+        else "",  # as its processes see it: a job may be called None
         state=words,
         restarts=values.number(item.get("restart_cnt")) or 0,
         nodes=nodes,

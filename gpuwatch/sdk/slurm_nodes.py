@@ -11,8 +11,13 @@ from typing import Any, Literal
 from gpuwatch.errors import SchedulerError
 from gpuwatch.sdk import slurm_values as values
 
-_LINE = re.compile(r"NodeName=(\S+) .*?\bState=(\S+) ")
-_REASON = re.compile(r" Reason=(.*?)(?: \[([^\s\[\]@]*)@([^\s\[\]]*)\])?(?: Comment=.*)?\s*$")
+_RECORD = re.compile(r"\n(?=NodeName=\S+ )")  # a comment may hold a line's end
+_BEGIN = re.compile(r"NodeName=(\S+) [^\n]*?\bState=(\S+) ")
+_LAST = re.compile(r" (Reason|Comment|Extra|InstanceId|InstanceType|ReservationName)=")  # in this order, if at all
+_BEHIND = re.compile(_LAST.pattern.replace("Reason|", ""))
+_STAMP = re.compile(  # behind the first line of a reason; what stands eight blanks behind it are the others
+    rf" \[([^\s\[\]@]*)@([^\s\[\]]*)\]((?: {{8}}\S.*?)?)(?= ?{_BEHIND.pattern}|\s*\Z)", re.DOTALL
+)
 
 _UNREADY = ("POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "POWERING_UP", "INVAL", "INVALID", "INVALID_REG", "ERROR")
 AUTOMATIC = (  # reasons that Slurm itself gives when it takes a node down: nobody's decision
@@ -23,7 +28,10 @@ AUTOMATIC = (  # reasons that Slurm itself gives when it takes a node down: nobo
     "reboot timed out",
     "reboot asap",
     "scheduled reboot",
-    "low ",
+    "low realmemory",
+    "low cpus",
+    "low socket",
+    "low tmpdisk",
     "gres/",
     "duplicate jobid",
     "batch job complete failure",
@@ -85,24 +93,36 @@ class Node:
 
 def from_text(answer: str) -> tuple[Node, ...]:
     """Of `scontrol -o show node`: one line a node. Raises `SchedulerError` for anything else, nothing included."""
-    nodes = []
-    for line in answer.splitlines():
-        if not line.strip():
-            continue
-        found = _LINE.match(line)
-        if found is None:
-            raise _garbage("scontrol -o show node", line)
-        reason = _REASON.search(line, found.end())
-        nodes.append(
-            Node(
-                name=found[1],
-                state=values.words(found[2]),
-                reason=values.text(reason[1]) if reason else "",
-                reason_by=(reason[2] or "") if reason else "",
-                reason_unix_ns=values.unix_ns(reason[3]) if reason and reason[3] else None,
-            )
-        )
-    return _some(nodes, "scontrol -o show node")
+    if answer.strip() and not answer.endswith("\n"):
+        raise _garbage("scontrol -o show node", answer[-80:])  # cut off
+    return _some([_from_record(record) for record in _RECORD.split(answer) if record.strip()], "scontrol -o show node")
+
+
+def _from_record(record: str) -> Node:
+    begin = _BEGIN.match(record)
+    first = _LAST.search(record, begin.end()) if begin else None
+    if begin is None or "\n" in record.rstrip()[: first.start() if first else None]:
+        raise _garbage("scontrol -o show node", record)
+    reason = by = at = ""
+    if first and first[1] == "Reason":
+        rest = record[first.end() :]
+        if stamp := _STAMP.search(rest):
+            by, at = stamp[1], stamp[2]
+            reason = "\n".join([rest[: stamp.start()], *re.split(r" {8}", stamp[3])[1:]])
+        else:
+            reason = _BEHIND.split(rest, maxsplit=1)[0]
+    return Node(
+        name=begin[1],
+        state=values.words(begin[2]),
+        reason=_reason(reason),
+        reason_by=by,
+        reason_unix_ns=values.unix_ns(at) if at else None,
+    )
+
+
+def _reason(value: Any) -> str:
+    """As it was written: a person's "unknown" is a reason too."""
+    return value.strip() if isinstance(value, str) and value != "(null)" else ""
 
 
 def from_json(answer: str) -> tuple[Node, ...]:
@@ -117,7 +137,7 @@ def from_json(answer: str) -> tuple[Node, ...]:
             Node(
                 name=name,
                 state=values.words([*values.words(state), *values.words(flags if isinstance(flags, list) else [])]),
-                reason=values.text(item.get("reason")),
+                reason=_reason(item.get("reason")),
                 reason_by=values.text(item.get("reason_set_by_user")),
                 reason_unix_ns=values.unix_ns(item.get("reason_changed_at")),
             )

@@ -22,9 +22,10 @@ from gpuwatch.sdk.slurm_nodes import Node
 T = TypeVar("T")
 Form = Literal["auto", "json", "text"]
 LOG = logging.getLogger("gpuwatch.slurm")
-_TEXT = (("scontrol", "--all", "-o", "show", "node"), ("scontrol", "--all", "-o", "show", "job"))
-_OLD_JSON = (("sinfo", "--all", "--json"), ("squeue", "--all", "--json"))  # --all: hidden partitions too
-_JSON = (("scontrol", "--all", "show", "node", "--json"), ("scontrol", "--all", "show", "job", "--json"))
+_ALL = ("--local", "--all")  # of a federation only this cluster; hidden partitions too
+_TEXT = (("scontrol", *_ALL, "-o", "show", "node"), ("scontrol", *_ALL, "-o", "show", "job"))
+_OLD_JSON = (("sinfo", *_ALL, "--json"), ("squeue", *_ALL, "--json"))
+_JSON = (("scontrol", *_ALL, "show", "node", "--json"), ("scontrol", *_ALL, "show", "job", "--json"))
 
 
 class Source:
@@ -47,7 +48,12 @@ class Source:
     def node(self, slot: str) -> Node:
         """One node, right now. What is no single node's name (`ALL`, `gpu[1-9]`) is refused."""
         if re.fullmatch(r"[A-Za-z0-9._-]+", slot):
-            found = slurm_nodes.from_text(self._commands.run(*_TEXT[0], slot))
+            try:
+                found = slurm_nodes.from_text(self._commands.run(*_TEXT[0], slot))
+            except Refused as error:
+                if "not found" not in error.said.lower():
+                    raise
+                found = ()
             if len(found) == 1 and found[0].name == slot:
                 return found[0]
         raise SchedulerError(
@@ -57,32 +63,35 @@ class Source:
     def job(self, attempt: str) -> Job | None:
         """The job in that very try, still at work; None: that try is over. `attempt`: `JOBID.RESTARTS`, or `JOBID`."""
         number, dot, _ = attempt.partition(".")
-        if not number.isdigit():
+        if re.fullmatch(r"[0-9]{1,10}", number) is None:
             raise SchedulerError(f"{attempt!r} is no job of Slurm's", next_step="its snapshot names the jobs")
         try:
-            answer = self._commands.run(*_TEXT[1], number)
-        except Refused as error:
-            if "invalid job id" in error.said.lower():
+            jobs = self._read(1, slurm_jobs.from_json, slurm_jobs.from_text, number)
+        except SchedulerError as error:
+            if "invalid job id" in f"{error.what} {error.why}".lower():
                 return None  # over for longer than MinJobAge
             raise
-        for found in slurm_jobs.from_text(answer):  # an array's id shows all its tasks
+        for found in jobs:  # an array's id shows all its tasks, and the JSON of old releases every job
             if str(found.leader or found.id) == number and found.running and (not dot or found.attempt == attempt):
                 return found
         return None
 
-    def _read(self, which: int, from_json: Callable[[str], T], from_text: Callable[[str], T]) -> T:
+    def _read(self, which: int, from_json: Callable[[str], T], from_text: Callable[[str], T], name: str = "") -> T:
+        """`name`: of one job. As JSON also then: in text its owner could pretend things by its name and comment."""
+        only = (name,) if name else ()
         json = self._offered()
         trouble: SchedulerError | None = None
         if json is not None:
             try:
-                return from_json(self._commands.run(*json[which]))
+                words = json[which]
+                return from_json(self._commands.run(*words[:-1], *(only if json is _JSON else ()), words[-1]))
             except TooSlow:
                 raise
             except SchedulerError as error:
                 if self._form == "json":
                     raise
                 trouble = error
-        answer = from_text(self._commands.run(*_TEXT[which]))
+        answer = from_text(self._commands.run(*_TEXT[which], *only))
         if trouble is not None:
             LOG.warning("Slurm's JSON cannot be used, its text can: %s", trouble.what)
             self._json = None
@@ -116,13 +125,16 @@ class History:
         self._interval_s = interval_s
         self._pause_s = min(pause_s, interval_s)
         self._asked_ns: int | None = None
+        self._failed = 0  # how often in a row
         self._error = ""
         self._tries: list[Try] = []
 
     def tries(self, newest: Mapping[int, tuple[int, bool]], *, hurry: bool) -> list[Try]:
-        """The last good answer, asked for anew every so often, sooner if a try has just ended (`hurry`)."""
+        """The last good answer, asked for anew every so often, sooner if a try has just ended (`hurry`), and ever more
+        seldom while there is none: a database that hangs holds up everything else that is asked."""
         now_ns = self._clock.monotonic_ns()
-        wait_ns = int((self._pause_s if hurry else self._interval_s) * 1e9)
+        wait_s = self._pause_s if hurry and not self._failed else self._interval_s * 2 ** min(self._failed, 4)
+        wait_ns = int(wait_s * 1e9)
         if not self._is_there() or (self._asked_ns is not None and now_ns - self._asked_ns < wait_ns):
             return self._tries
         self._asked_ns = now_ns
@@ -131,9 +143,9 @@ class History:
         except SchedulerError as error:
             if error.what != self._error:
                 LOG.warning("the accounting database cannot be asked: %s", error.what)
-            self._error = error.what
+            self._error, self._failed = error.what, self._failed + 1
         else:
-            self._error = ""
+            self._error, self._failed = "", 0
             self._tries = slurm_history.numbered(slurm_history.from_sacct(answer), newest)
         return self._tries
 

@@ -130,7 +130,7 @@ def test_a_node_that_says_it_holds_a_job_is_not_empty_though_none_is_listed() ->
 
 
 def test_a_node_of_the_future_is_none() -> None:
-    both = NODE_22.format(state="FUTURE", reason="") + "\n" + NODE_22.format(state="IDLE", reason="")
+    both = NODE_22.format(state="FUTURE", reason="") + "\n" + NODE_22.format(state="IDLE", reason="") + "\n"
     assert [node.state for node in slurm_nodes.from_text(both)] == [("IDLE",)]
 
 
@@ -142,6 +142,19 @@ def test_a_node_of_the_future_is_none() -> None:
         ("Reason=Not responding [slurm@1796055867]", "Not responding", "slurm"),
         ("Reason=mail ops@example.com [x] [bob@1796055867] Comment=rack 7", "mail ops@example.com [x]", "bob"),
         ("Reason=no stamp at all", "no stamp at all", ""),
+        ("Reason=no stamp at all Comment=rack 7", "no stamp at all", ""),
+        ("Reason=xid 79 [bob@1] seen [bob@1796055867]", "xid 79 [bob@1] seen", "bob"),
+        ("Reason=fan [bob@1796055867] Comment=a\nb Extra=x Reason=y", "fan", "bob"),
+        ("Reason=fan [bob@1796055867] Extra=x=1 InstanceId=i-1 InstanceType=nd96", "fan", "bob"),
+        ("Reason=gpuwatch: x [a/drain] [root@1796055867] InstanceId=i-1 ", "gpuwatch: x [a/drain]", "root"),
+        ("Reason=fan [bob@1796055867] ReservationName=maint", "fan", "bob"),
+        (
+            'Reason=fan [bob@1796055867]        its "tray"        é\u2028\x85z Comment=x',
+            'fan\nits "tray"\né\u2028\x85z',
+            "bob",
+        ),
+        ("Reason=unknown [bob@1796055867]", "unknown", "bob"),
+        ("Comment=rack 7 Reason=gpuwatch: x [a/drain] [root@1796055867]", "", ""),
         ("Comment=rack 7", "", ""),
         ("", "", ""),
     ],
@@ -161,6 +174,13 @@ def test_a_reason_with_anything_in_it(written: str, reason: str, by: str) -> Non
         ("", ""),
         ("PSU is out, bob", "foreign"),
         ("gpuwatch: xid 79 [a/drain]", "gpuwatch"),
+        ("gpuwatch: xid 79 [a/drain], gres/gpu count reported lower than configured (7 < 8)", "gpuwatch"),
+        ("gpuwatch: xid 79 [a/drain] : Not responding", "gpuwatch"),
+        ("gpuwatch: xid 79 [a/drain] bob looks at it", "foreign"),
+        ("gpuwatch: xid 79 [a/drain], keep out [bob]", "foreign"),
+        ("gpuwatch: I drain it for gpuwatch, bob", "foreign"),
+        ("low priority repair, bob", "foreign"),
+        ("unknown", "foreign"),
     ],
 )
 def test_whose_word_it_is_that_a_node_is_down(reason: str, owner: str) -> None:
@@ -188,6 +208,10 @@ def test_a_reboot_that_slurm_knows_of_is_told() -> None:
         "slurm_load_node error: Unable to contact slurm controller",
         "NodeName=gpu1 Arch=x86",
         NODE_22.format(state="IDLE", reason="") + "\nNodeName=gpu2 Arch=x86_64 Cor",
+        NODE_22.format(state="IDLE", reason="") + "\nNodeName=gpu2 Arch=x86_64 Cor\n",
+        NODE_22.format(state="IDLE", reason="") + "\nNodeN",
+        NODE_22.format(state="IDLE", reason="") + "\nSegmentation fault\n",
+        NODE_22.format(state="IDLE", reason="") + "\n" + NODE_22.format(state="IDLE", reason=""),
     ],
 )
 def test_no_answer_about_nodes_is_never_an_empty_one(answer: str) -> None:
@@ -350,8 +374,36 @@ def test_components_of_a_heterogeneous_job_are_one_attempt() -> None:
 def test_a_name_can_pretend_nothing(name: str) -> None:
     one = job_text(name=name)
     assert (one.id, one.state, one.nodes, one.restarts) == (7, ("RUNNING",), ("gpu1", "gpu2", "gpu3"), 0)
-    two = slurm_jobs.from_text(JOB_22.format(**(USUAL | {"name": name})) + "\n" + JOB_22.format(**(USUAL | {"id": 8})))
+    two = slurm_jobs.from_text(
+        JOB_22.format(**(USUAL | {"name": name})) + "\n" + JOB_22.format(**(USUAL | {"id": 8})) + "\n"
+    )
     assert [job.id for job in two] == [7, 8]
+
+
+def test_a_name_leads_no_order_to_the_job_of_another() -> None:
+    name = "x UserId=ada(1) JobState=RUNNING ArrayJobId=77 ArrayTaskId=3 HetJobId=78 y"
+    assert (job_text(name=name).address, job_text(name=name).attempt) == ("7", "7.0")
+    assert job_text(more="ArrayJobId=5 ArrayTaskId=2 ", name=name).address == "5_2"
+
+
+@pytest.mark.parametrize("name", ["None", "unknown", "n/a", " opt  x ", "a\nb"])
+def test_a_run_is_called_as_its_processes_call_it(name: str) -> None:
+    answer = json.dumps({"jobs": [{"job_id": 7, "job_state": "RUNNING", "name": name}], "errors": []})
+    (by_json,) = Tries(by_name=True).attempts(slurm_jobs.from_json(answer), [])
+    (by_text,) = Tries(by_name=True).attempts([job_text(name=name)], [])
+    assert by_json.run == by_text.run == described_by({"SLURM_JOB_NAME": name})["run"] == name
+
+
+@pytest.mark.parametrize("note", ['cost centre=12, "keep" é', "a\nb", "JobState=FAILED", "x"])
+def test_a_note_of_somebody_is_read_whole(note: str) -> None:
+    assert job_text(note=note).note == note
+
+
+def test_a_list_of_jobs_that_is_cut_off_is_no_answer() -> None:
+    whole = JOB_22.format(**USUAL) + "\n"
+    for at in (20, 200, len(whole) // 2, len(whole) - 1):
+        with pytest.raises(SchedulerError):
+            slurm_jobs.from_text(whole + whole[:at])
 
 
 class TestTries:
@@ -451,6 +503,12 @@ def test_the_database_tells_each_try_and_why_it_ended() -> None:
         ("8.0", "completed", False),
     ]
     assert tries[0].job.gpus_per_node == 8
+
+
+def test_a_name_invents_no_try_of_another_job() -> None:
+    forged = "x\n" + "\x1f".join(["9", "9", "bob", "a", "NODE_FAIL", "0:0", "1", "2", "3", "1", "", "gpu1", "b"])
+    (only,) = slurm_history.from_sacct(sacct_row(JobName=forged) + "\n")
+    assert (only.job.id, only.job.name) == (7, forged)
 
 
 @pytest.mark.parametrize(
