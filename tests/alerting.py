@@ -1,4 +1,4 @@
-"""A real Alertmanager with a fresh storage, and a local receiver of what it sends."""
+"""A real Alertmanager with a fresh storage, a local receiver of what it sends, and the desk of a centre."""
 
 from __future__ import annotations
 
@@ -12,8 +12,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gpuwatch.aggregator.alert_desk import AlertDesk
+from gpuwatch.aggregator.alert_runs import AlertRuns
+from gpuwatch.aggregator.alert_settings import AlertmanagerSettings
+from gpuwatch.aggregator.money import Money
+from gpuwatch.aggregator.needs import Needs
+from gpuwatch.aggregator.overview import Teller
+from gpuwatch.aggregator.sharing import Sharing
+from gpuwatch.aggregator.unblock import unblock
 from gpuwatch.simulate.cluster import free_port
 from tests.benchmarks.prometheus import wait_for
+from tests.fakes_centre import Centre
 
 CONFIG = """
 route: {{receiver: hook, group_by: [fault, alertname, slot, run], group_wait: 300ms, group_interval: 500ms, repeat_interval: 4h}}
@@ -104,3 +113,47 @@ def until(what: str, holds: Callable[[], bool], seconds: float = 20.0) -> None:
     while not holds():
         assert time.monotonic() < deadline_s, f"not within {seconds:.0f} s: {what}"
         time.sleep(0.05)
+
+
+def desk_of(centre: Centre, money: Callable[[], Money] = lambda: Money(as_of_unix_ns=1)) -> AlertDesk:
+    """What a centre would push, were it wired, with a Slurm as its scheduler."""
+    store = centre.store
+    assert store is not None
+    policies = centre.settings.policies()
+    teller = Teller(
+        settings=centre.settings,
+        clock=centre.clock,
+        stage=centre.stage,
+        fleet=centre.fleet,
+        book=centre.book,
+        executor=centre.executor,
+        people=centre.people,
+        guard=centre.guard,
+        money=money,
+        witnesses=(),
+    )
+    return AlertDesk(
+        settings=AlertmanagerSettings(),
+        cluster="alpha",
+        page_url="http://gw",
+        runs=AlertRuns(store),
+        open_faults=lambda: centre.book.open,
+        incidents=teller.incidents,
+        shared=Sharing(stage=centre.stage, clock=centre.clock).now,
+        needs=needs_of(centre).now,
+        unblock=lambda need: unblock(need, policy=policies[need.pool], scheduler="slurm", url="http://gw"),
+        clock=centre.clock,
+    )
+
+
+def needs_of(centre: Centre) -> Needs:
+    """What waits for a person in this centre."""
+    assert centre.store is not None
+    return Needs(
+        ledger=centre.store,
+        stage=centre.stage,
+        executor=centre.executor,
+        book=centre.book,
+        policies=centre.settings.policies(),
+        clock=centre.clock,
+    )

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
+import socket
 import ssl
+import threading
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from gpuwatch.aggregator.alert_settings import AlertmanagerSettings
 from gpuwatch.errors import GpuwatchError
 
-TIMEOUT_S = 10.0  # for one connect, one write, one read
+TIMEOUT_S = 10.0  # for one connect, one write, one read …
+DEADLINE_S = 30.0  # … and for all of them: an answer may also come a byte at a time
 MOST_ANSWER_BYTES = 1 << 16
 WHY_CHARACTERS = 300
+REFUSED = frozenset({400, 413, 422})  # what was sent is wrong, or too much
 
 
 class AlertError(GpuwatchError):
-    """The alerts were not taken."""
+    """The alerts were not taken. `refused`: for what they are; the same again will be refused again."""
+
+    def __init__(self, what: str, *, refused: bool = False, why: str = "", next_step: str = "") -> None:
+        super().__init__(what, why=why, next_step=next_step)
+        self.refused = refused
+
+    def about(self, labels: Mapping[str, str]) -> AlertError:
+        """The same, naming the alert."""
+        named = ", ".join(f"{name}={text!r}" for name, text in labels.items())
+        return AlertError(f"{self.what} with {named}", refused=True, why=self.why, next_step=self.next_step)
 
 
 class Alertmanager:
@@ -31,10 +47,13 @@ class Alertmanager:
         self._path = parts.path.rstrip("/") + "/api/v2/alerts"
         self._settings = settings
 
-    def post(self, body: bytes) -> None:
-        """Have these alerts taken. Raises `AlertError` with the reason."""
+    def post(self, body: bytes) -> int | None:
+        """Have these alerts taken. What its clock says (unix ns), if it does. Raises `AlertError` with the reason."""
         headers = {"Content-Type": "application/json", **self._proof()}
         connection = self._connect()
+        timer = threading.Timer(DEADLINE_S, _hang_up, [connection])
+        timer.daemon = True
+        timer.start()
         try:
             connection.request("POST", self._path, body, headers)
             answer = connection.getresponse()
@@ -42,10 +61,15 @@ class Alertmanager:
         except (http.client.HTTPException, OSError, ValueError) as error:
             raise self._error(f"{type(error).__name__}: {error}", "is it up, and may we reach it?") from error
         finally:
+            timer.cancel()
             connection.close()
         if not 200 <= answer.status < 300:
             hints = {401: "check alertmanager.token_file or password_file", 403: "check what this user may do"}
-            raise self._error(f"HTTP {answer.status} {text}", hints.get(answer.status, "look into its log"))
+            refused = answer.status in REFUSED
+            raise self._error(
+                f"HTTP {answer.status} {text}", hints.get(answer.status, "look into its log"), refused=refused
+            )
+        return _date(answer.getheader("Date", ""))
 
     def _proof(self) -> dict[str, str]:
         settings = self._settings
@@ -72,5 +96,21 @@ class Alertmanager:
             raise self._error(f"{ca_file} cannot be used: {error}", "set alertmanager.ca_file") from error
         return http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT_S, context=context)
 
-    def _error(self, why: str, next_step: str) -> AlertError:
-        return AlertError(f"Alertmanager {self.name} took no alerts", why=why[:WHY_CHARACTERS], next_step=next_step)
+    def _error(self, why: str, next_step: str, *, refused: bool = False) -> AlertError:
+        what = f"Alertmanager {self.name} took no alerts"
+        return AlertError(what, refused=refused, why=why[:WHY_CHARACTERS], next_step=next_step)
+
+
+def _hang_up(connection: http.client.HTTPConnection) -> None:
+    """From another thread: whoever waits for it gets an error."""
+    found = connection.sock
+    if found is not None:
+        with contextlib.suppress(OSError):
+            found.shutdown(socket.SHUT_RDWR)
+
+
+def _date(header: str) -> int | None:
+    try:
+        return int(parsedate_to_datetime(header).timestamp()) * 10**9
+    except (ValueError, TypeError, OverflowError):
+        return None

@@ -6,6 +6,7 @@ be resolved. So whatever may change (who is to blame, what is being done, the pr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -16,6 +17,7 @@ import msgspec
 
 from gpuwatch.aggregator.alert_settings import AlertmanagerSettings
 
+MOST_LABEL, MOST_LINE, MOST_ANNOTATION = 200, 300, 4000  # characters: pagers cut, or refuse, what is longer
 STORY_LINES = 12  # the newest of the timeline; the page has all
 RESOLVED_S = 24 * 3600.0  # an end is told to whoever was away for so long
 WARNINGS = frozenset({"gpu_missing", "rebooted", "node_absent"})
@@ -42,19 +44,32 @@ _WORDS = {
 }
 
 
-class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """What Alertmanager is to know of one incident."""
+_NUMBER = re.compile(r"\d+")
 
-    fault: str
+
+class Alert(msgspec.Struct, frozen=True, kw_only=True):
+    """What Alertmanager is to know of one incident, or of whatever else stands for a while."""
+
+    id: str  # the same as long as the labels are
     labels: dict[str, str]
     annotations: dict[str, str]
     started_unix_ns: int
     ended_unix_ns: int | None  # None: it is open
     link: str
 
+    def over(self, at_unix_ns: int) -> Alert:
+        """The same, ended."""
+        return msgspec.structs.replace(self, ended_unix_ns=at_unix_ns)
+
+    def moved(self, by_ns: int) -> Alert:
+        """The same, by a clock that is so far ahead of ours."""
+        ended = None if self.ended_unix_ns is None else self.ended_unix_ns + by_ns
+        return msgspec.structs.replace(self, started_unix_ns=self.started_unix_ns + by_ns, ended_unix_ns=ended)
+
     def told(self) -> tuple[object, ...]:
-        """What makes it worth telling again at once: everything but the price, which grows by the second."""
-        return (self.ended_unix_ns, *(self.annotations[key] for key in ("summary", "now", "story")))
+        """What makes it worth telling again at once: all but the price and other numbers that grow by the second."""
+        texts = (text for name, text in sorted(self.annotations.items()) if name not in ("price", "now"))
+        return (self.ended_unix_ns, _NUMBER.sub("#", self.annotations.get("now", "")), *texts)
 
 
 def alert_of(
@@ -70,6 +85,7 @@ def alert_of(
         "cluster": cluster,
         "kind": kind,
         "fault": fault,
+        "cause": incident["cause"],
         "pool": incident["pool"],
         "slot": slot,
         "run": run,
@@ -84,15 +100,16 @@ def alert_of(
         "since": clock_words(incident["onset_unix_ns"]),
         "machine": incident["machine"] or "",
         "story": "\n".join(
-            f"{clock_words(entry.at_unix_ns)} {entry.text}" for entry in incident["timeline"][-STORY_LINES:]
+            f"{clock_words(entry.at_unix_ns)} {entry.text[:MOST_LABEL]}"
+            for entry in incident["timeline"][-STORY_LINES:]
         ),
         "page_url": link,
-        "runbook_url": f"{settings.runbook_url.rstrip('/')}/{RUNBOOKS.get(kind, OTHER_RUNBOOK)}.md",
+        "runbook_url": runbook(settings, RUNBOOKS.get(kind, OTHER_RUNBOOK)),
     }
     return Alert(
-        fault=fault,
-        labels={name: value for name, value in labels.items() if value},
-        annotations=annotations,
+        id=fault,
+        labels=filled(labels),
+        annotations=filled(annotations, MOST_ANNOTATION),
         started_unix_ns=incident["detected_unix_ns"],
         ended_unix_ns=incident["closed_unix_ns"],
         link=link,
@@ -104,6 +121,16 @@ def alertname(kind: str) -> str:
     return "Gpuwatch" + "".join(word.capitalize() for word in kind.split("_"))
 
 
+def filled(texts: Mapping[str, str], most: int = MOST_LABEL) -> dict[str, str]:
+    """Without empty ones, none longer than so many characters. An empty label is no label to Alertmanager."""
+    return {name: text if len(text) <= most else f"{text[: most - 1]}…" for name, text in texts.items() if text}
+
+
+def runbook(settings: AlertmanagerSettings, name: str) -> str:
+    """Where a person at night reads on."""
+    return f"{settings.runbook_url.rstrip('/')}/{name}.md"
+
+
 def body(alerts: Iterable[Alert], *, now_unix_ns: int, expires_s: float) -> bytes:
     """The JSON of `POST /api/v2/alerts`."""
     until = _rfc3339(now_unix_ns + int(expires_s * 1e9))
@@ -111,14 +138,20 @@ def body(alerts: Iterable[Alert], *, now_unix_ns: int, expires_s: float) -> byte
         [
             {
                 "labels": alert.labels,
-                "annotations": {name: text for name, text in alert.annotations.items() if text},
-                "startsAt": _rfc3339(alert.started_unix_ns),
-                "endsAt": until if alert.ended_unix_ns is None else _rfc3339(min(alert.ended_unix_ns, now_unix_ns)),
+                "annotations": alert.annotations,
+                "startsAt": _rfc3339(min(alert.started_unix_ns, now_unix_ns)),
+                "endsAt": until if alert.ended_unix_ns is None else _ended(alert, now_unix_ns),
                 "generatorURL": alert.link,
             }
             for alert in alerts
         ]
     )
+
+
+def _ended(alert: Alert, now_unix_ns: int) -> str:
+    """Never in the future: over is over. Never before its start, though our clock stepped back: that is refused."""
+    ended_ns = min(alert.ended_unix_ns or now_unix_ns, now_unix_ns)
+    return _rfc3339(max(ended_ns, min(alert.started_unix_ns, now_unix_ns)))
 
 
 def price_words(price: Any) -> str:

@@ -5,6 +5,7 @@ A node is one series with its states as labels, joined to others by `slot`; what
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,9 @@ from gpuwatch.aggregator.guard import Guard
 from gpuwatch.aggregator.incidents import IncidentBook
 from gpuwatch.aggregator.ingest import Ingest
 from gpuwatch.aggregator.money import Money
+from gpuwatch.aggregator.needs import JOB, Need
 from gpuwatch.aggregator.scene import Stage
+from gpuwatch.aggregator.sharing import Together
 from gpuwatch.aggregator.witnesses import Witness
 from gpuwatch.clock import Clock
 
@@ -48,6 +51,8 @@ class Metrics(Collector):
         covered: Callable[[], Mapping[str, Coverage]] = dict,
         ledger_error: Callable[[], str] = str,
         pushers: Sequence[Pusher] = (),
+        needs: Callable[[], tuple[Need, ...]] = tuple,
+        sharing: Callable[[], tuple[Together, ...]] = tuple,
     ) -> None:
         self._clock = clock
         self._stage = stage
@@ -62,6 +67,8 @@ class Metrics(Collector):
         self._covered = covered
         self._ledger_error = ledger_error
         self._pushers = pushers
+        self._needs = needs
+        self._sharing = sharing
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -164,41 +171,62 @@ class Metrics(Collector):
         yield from (taken, refused, unknown, broken, events)
 
     def _actions(self) -> Iterator[Metric]:
-        scene = self._stage.scene
-        under_way = GaugeMetricFamily("gpuwatch_actions_under_way", "Actions that were begun.", labels=("kind",))
+        under_way = GaugeMetricFamily("gpuwatch_actions_under_way", "Actions that were begun.", labels=("pool", "kind"))
         ended = GaugeMetricFamily(
-            "gpuwatch_actions_ended_last_week", "Actions that ended, of the last week.", labels=("kind", "outcome")
+            "gpuwatch_actions_ended_last_week",
+            "Actions that ended, of the last week.",
+            labels=("pool", "kind", "outcome"),
         )
-        open_now: dict[str, int] = {}
-        over: dict[tuple[str, str], int] = {}
-        for saga in self._executor.sagas():
-            kind = str(saga.action.kind)
-            if saga.outcome:
-                over[(kind, saga.outcome)] = over.get((kind, saga.outcome), 0) + 1
-            else:
-                open_now[kind] = open_now.get(kind, 0) + 1
-        for kind, count in open_now.items():
-            under_way.add_metric((kind,), count)
-        for labels, count in over.items():
-            ended.add_metric(labels, count)
-        stuck = GaugeMetricFamily("gpuwatch_actions_stuck", "Actions whose present step takes longer than it should.")
-        stuck.add_metric((), len(self._executor.stuck()))
-        holds = GaugeMetricFamily("gpuwatch_holds", "Sick nodes and runs that are held, by reason.", labels=("reason",))
-        reasons: dict[str, int] = {}
-        for hold in scene.plan.holds:
-            reasons[hold.reason] = reasons.get(hold.reason, 0) + 1
-        for reason, count in reasons.items():
-            holds.add_metric((reason,), count)
-        incidents = GaugeMetricFamily("gpuwatch_open_incidents", "Incidents that are not over.", labels=("kind",))
-        kinds: dict[str, int] = {}
-        for incident in self._book.all():
-            if incident.closed_unix_ns is None:
-                kinds[incident.kind] = kinds.get(incident.kind, 0) + 1
-        for name, count in kinds.items():
-            incidents.add_metric((name,), count)
+        sagas = self._executor.sagas()
+        for labels, count in Counter(
+            (saga.action.pool, str(saga.action.kind)) for saga in sagas if not saga.outcome
+        ).items():
+            under_way.add_metric(labels, count)
+        for over, count in Counter(
+            (saga.action.pool, str(saga.action.kind), saga.outcome) for saga in sagas if saga.outcome
+        ).items():
+            ended.add_metric(over, count)
+        needs = self._needs()
+        stuck = GaugeMetricFamily(
+            "gpuwatch_actions_stuck",
+            "Actions whose present step takes longer than it should, not counting those that wait for a person.",
+        )
+        awaited = {(need.fault, need.reason) for need in needs}
+        stuck.add_metric((), sum(1 for saga in self._executor.stuck() if (saga.action.fault, JOB) not in awaited))
         everything = GaugeMetricFamily("gpuwatch_hold_everything", "1 while the HOLD file stops every action.")
         everything.add_metric((), 1 if self._guard.hold_everything() else 0)
-        yield from (under_way, ended, stuck, holds, incidents, everything)
+        yield from (under_way, ended, stuck, everything)
+        yield from self._held(needs)
+
+    def _held(self, needs: tuple[Need, ...]) -> Iterator[Metric]:
+        holds = GaugeMetricFamily(
+            "gpuwatch_holds", "Sick nodes and runs that are held, by reason.", labels=("pool", "reason")
+        )
+        for labels, count in Counter((hold.pool, hold.reason) for hold in self._stage.scene.plan.holds).items():
+            holds.add_metric(labels, count)
+        needed = GaugeMetricFamily(
+            "gpuwatch_waiting_for_person", "Nodes and runs that wait until a person acts.", labels=("pool", "reason")
+        )
+        waiting: Counter[tuple[str, str]] = Counter()
+        for need in needs:
+            waiting[(need.pool, need.reason)] += len(need.slots)
+        for labels, count in waiting.items():
+            needed.add_metric(labels, count)
+        shared = GaugeMetricFamily(
+            "gpuwatch_shared_cause_nodes",
+            "Nodes that are held for one cause which they share.",
+            labels=("pool", "kind", "subject", "cause"),
+        )
+        for one in self._sharing():
+            cause = one.cause
+            shared.add_metric((one.pool, cause.rule, cause.subject.id, cause.cause), len(cause.slots))
+        incidents = GaugeMetricFamily(
+            "gpuwatch_open_incidents", "Incidents that are not over.", labels=("pool", "kind")
+        )
+        open_now = (item for item in self._book.all() if item.closed_unix_ns is None)
+        for labels, count in Counter((item.pool, item.kind) for item in open_now).items():
+            incidents.add_metric(labels, count)
+        yield from (holds, needed, shared, incidents)
 
     def _ourselves(self) -> Iterator[Metric]:
         scene = self._stage.scene
@@ -233,17 +261,19 @@ class Metrics(Collector):
         configured = GaugeMetricFamily("gpuwatch_push_configured", "Alertmanagers that incidents are pushed to.")
         configured.add_metric((), len(self._pushers))
         label = ("alertmanager",)
-        success = GaugeMetricFamily(
-            "gpuwatch_push_success_timestamp_seconds", "When an Alertmanager last took our alerts.", labels=label
+        age = GaugeMetricFamily(
+            "gpuwatch_push_age_seconds", "Seconds since an Alertmanager last took our alerts.", labels=label
         )
         failed = CounterMetricFamily("gpuwatch_push_failures", "Pushes that were not taken.", labels=label)
+        refused = CounterMetricFamily("gpuwatch_push_refused", "Alerts refused for what they are.", labels=label)
         told = CounterMetricFamily("gpuwatch_push_alerts", "Alerts taken, repeated ones too.", labels=label)
         for pusher in self._pushers:
-            if pusher.success_unix_ns is not None:
-                success.add_metric((pusher.name,), pusher.success_unix_ns / 1e9)
+            if (age_s := pusher.age_s()) is not None:
+                age.add_metric((pusher.name,), age_s)
             failed.add_metric((pusher.name,), pusher.failure_count)
+            refused.add_metric((pusher.name,), pusher.refused_count)
             told.add_metric((pusher.name,), pusher.told_count)
-        yield from (configured, success, failed, told)
+        yield from (configured, age, failed, refused, told)
 
     def _dollars(self) -> Iterator[Metric]:
         money = self._money()

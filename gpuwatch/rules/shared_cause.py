@@ -58,6 +58,7 @@ def examine(
                 subject=Subject("domain" if kind == "domain" else "pool", name),
                 slots=slots,
                 because=f"{words}, within {policy.shared_cause_window_s:.0f} s: one fault of something they share",
+                cause=cause,
             )
 
 

@@ -14,11 +14,15 @@ from gpuwatch.aggregator.coverage import coverage
 from gpuwatch.aggregator.explain import explain
 from gpuwatch.aggregator.metrics import Metrics
 from gpuwatch.aggregator.money import MoneyDesk
+from gpuwatch.aggregator.needs import Needs
 from gpuwatch.aggregator.orders import Orders
 from gpuwatch.aggregator.overview import Teller
 from gpuwatch.aggregator.settings import Settings
+from gpuwatch.aggregator.sharing import Sharing
+from gpuwatch.aggregator.unblock import unblock
 from gpuwatch.aggregator.webapp import application
 from gpuwatch.clock import Clock
+from gpuwatch.model.policy import Policy
 from gpuwatch.store.sqlite import Store
 from gpuwatch.wiring.core import Core, Hands
 
@@ -52,7 +56,16 @@ class Voices:
             money=money.latest,
             witnesses=hands.witnesses,
         )
-        self.pushers = _pushers(settings, store, core, teller, clock)
+        needs = Needs(
+            ledger=store,
+            stage=stage,
+            executor=core.executor,
+            book=core.book,
+            policies=settings.policies(),
+            clock=clock,
+        )
+        sharing = Sharing(stage=stage, clock=clock)
+        self.pushers = _pushers(settings, store, core, teller, needs, sharing, clock)
         metrics = Metrics(
             clock=clock,
             stage=stage,
@@ -74,6 +87,8 @@ class Voices:
             ),
             ledger_error=lambda: core.journal.error,
             pushers=self.pushers,
+            needs=needs.now,
+            sharing=sharing.now,
         )
         self.web: Any = application(
             teller=teller,
@@ -103,20 +118,30 @@ class Voices:
         )
 
 
-def _pushers(settings: Settings, store: Store, core: Core, teller: Teller, clock: Clock) -> tuple[Pusher, ...]:
+def _pushers(
+    settings: Settings, store: Store, core: Core, teller: Teller, needs: Needs, sharing: Sharing, clock: Clock
+) -> tuple[Pusher, ...]:
     alerts = settings.alertmanager
     if not alerts.urls:
         return ()
     scheme = "http" if settings.server.tls_cert_file is None else "https"
     host, _, port = settings.server.listen.rpartition(":")
     host = socket.gethostname() if host in ("0.0.0.0", "[::]") else host  # a link that leads somewhere
+    page_url = alerts.page_url or f"{scheme}://{host}:{port}"
+    policies = settings.policies()
+    scheduler = "" if settings.scheduler is None else settings.scheduler.kind
     desk = AlertDesk(
         settings=alerts,
         cluster=settings.cluster.name,
-        page_url=alerts.page_url or f"{scheme}://{host}:{port}",
+        page_url=page_url,
         runs=AlertRuns(store),
         open_faults=lambda: core.book.open,
         incidents=teller.incidents,
+        shared=sharing.now,
+        needs=needs.now,
+        unblock=lambda need: unblock(
+            need, policy=policies.get(need.pool, Policy()), scheduler=scheduler, url=page_url.rstrip("/")
+        ),
         clock=clock,
     )
     return tuple(Pusher(url, alerts, desk.alerts, clock) for url in alerts.urls)

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gpuwatch.aggregator import alert_needs, alert_shared
 from gpuwatch.aggregator.alerts import OTHER_RUNBOOK, RUNBOOKS, alertname
+from gpuwatch.aggregator.needs import OF_NODE, OF_POOL
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = sorted((ROOT / "alert_rules").glob("*.yml"))
@@ -63,7 +65,14 @@ def test_each_kind_of_incident_has_a_page_and_each_page_is_listed() -> None:
         assert name in index, name
     for kind in RUNBOOKS:
         assert alertname(kind) in index, kind
-    assert {*RUNBOOKS.values(), OTHER_RUNBOOK} <= BOOKS.keys()
+    assert {*RUNBOOKS.values(), OTHER_RUNBOOK, alert_needs.NAME, alert_shared.NAME} <= BOOKS.keys()
+
+
+def test_the_page_of_who_waits_names_every_reason() -> None:
+    text = BOOKS[alert_needs.NAME].read_text()
+    assert {
+        reason for reason in (*OF_NODE, *OF_POOL, "job", "approval", "failed") if f"`{reason}`" not in text
+    } == set()
 
 
 @pytest.mark.parametrize("name", sorted(BOOKS))

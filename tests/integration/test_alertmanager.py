@@ -136,7 +136,7 @@ def test_a_dead_node_pages_once_with_its_story_and_its_end_is_told(
         assert others <= {"GpuwatchWatchdog"}  # one fault, one page
     finally:
         cluster.stop()
-    there = set(re.findall(r"^(gpuwatch_\w+)", pages, re.MULTILINE))
+    there = set(re.findall(r"^(?:# TYPE )?(gpuwatch_\w+)", pages, re.MULTILINE))  # without a sample while all is well
     nvml = leaves(gpuwatch.collectors, "COLLECTOR", Collector)["nvml"]
     assert nvml.metrics is not None
     there |= {sample.name for sample in nvml.metrics(NvmlFacts("580.1", pci_gpu_count=8))}  # simulated: no PCI bus
@@ -150,7 +150,7 @@ def named() -> list[Path]:
 
 def an_alert(fault: str, ended_unix_ns: int | None = None) -> Alert:
     return Alert(
-        fault=fault,
+        id=fault,
         labels={"alertname": "GpuwatchNodeDead", "fault": fault},
         annotations={"summary": fault, "now": "", "story": ""},
         started_unix_ns=time.time_ns() - 10**9,
