@@ -69,4 +69,3 @@ class SharedCause(msgspec.Struct, frozen=True, kw_only=True):
     slots: tuple[str, ...]
     because: str
     cause: str = ""  # what their evidence has in common, see Evidence.cause_key; empty: no fault of a node's own
-    cause: str = ""  # what their evidence has in common, see Evidence.cause_key; empty: no fault of a node's own
