@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import stat
 from pathlib import Path
 
 from gpuwatch.aggregator.fleet import Fleet
@@ -15,6 +17,8 @@ from gpuwatch.prices.book import PriceBook
 from gpuwatch.prices.overrides import PriceOverride, PriceSettings
 from gpuwatch.store.records import LastSeen
 from gpuwatch.store.sqlite import Store
+
+LOG = logging.getLogger("gpuwatch.aggregator")
 
 
 def restored_fleet(settings: Settings, store: Store, now: Moment) -> Fleet:
@@ -53,9 +57,14 @@ def price_book(settings: Settings) -> PriceBook:
 
 
 def read_secret(path: Path, key: str) -> bytes:
-    """The content of a secret file, without the space around it. Raises `ConfigError`."""
+    """The content of a secret file, without the space around it. Raises `ConfigError`.
+
+    One that every user may read or write is said, not refused: a fleet that is watched badly is still watched.
+    """
     try:
         secret = path.read_bytes().strip()
+        if path.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
+            LOG.warning("every user of this machine may read or write the secret %s (%s): chmod o= it", path, key)
     except OSError as error:
         raise ConfigError(
             f"the secret in {path} cannot be read",

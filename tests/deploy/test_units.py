@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ import pytest
 import gpuwatch.collectors
 from gpuwatch.agent.settings import checked, load
 from gpuwatch.collectors import Collector
+from gpuwatch.errors import StoreError
 from gpuwatch.registry import leaves
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -70,6 +72,7 @@ def test_little_is_exposed(unit: Path) -> None:
         "ProtectSystem=strict",
         "LimitCORE=0",
         "SystemCallErrorNumber=EPERM",
+        "RestartPreventExitStatus=2",
     ],
 )
 def test_what_both_rely_on(unit: Path, line: str) -> None:
@@ -77,10 +80,39 @@ def test_what_both_rely_on(unit: Path, line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["RuntimeDirectoryPreserve=yes", "CapabilityBoundingSet=CAP_SYSLOG", "DeviceAllow=/dev/kmsg r"]
+    "line",
+    [
+        "RuntimeDirectoryPreserve=yes",
+        "CapabilityBoundingSet=CAP_SYSLOG",
+        "DeviceAllow=/dev/kmsg r",
+        "DeviceAllow=char-195 rw",  # also where the driver is loaded after the agent
+        "OOMPolicy=continue",  # the end of a probe is not the end of the agent
+    ],
 )
 def test_what_the_agent_relies_on(line: str) -> None:
     assert line in AGENT.read_text().splitlines()
+
+
+@UNITS
+def test_nothing_is_done_as_root_in_folders_that_are_not_roots(unit: Path) -> None:
+    commands = [value for key, values in keys(unit).items() if key.startswith("Exec") for value in values]
+    assert commands
+    assert not [command for command in commands if command.lstrip("-:@")[0] in "+!"]
+
+
+@UNITS
+def test_settings_that_cannot_be_used_end_with_the_code_that_no_restart_follows(unit: Path, tmp_path: Path) -> None:
+    """And what a restart may mend ends with another."""
+    (prevented,) = keys(unit)["RestartPreventExitStatus"]
+    module = {AGENT: "gpuwatch.wiring.agent", AGGREGATOR: "gpuwatch.wiring.aggregator"}[unit]
+    broken = tmp_path / "settings.toml"
+    broken.write_text("nonsense = 1\n")
+    for path in (broken, tmp_path / "absent.toml"):
+        words = [sys.executable, "-m", module, "--config", str(path)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        assert str(done.returncode) == prevented, done.stderr
+        assert done.stderr.startswith("gpuwatch: ")
+    assert str(StoreError("x").exit_code) != prevented
 
 
 @UNITS
