@@ -13,10 +13,12 @@ SUCCESS = 0
 UNINITIALIZED = 1
 INVALID_ARGUMENT = 2
 NOT_SUPPORTED = 3
+INSUFFICIENT_SIZE = 7
 LIBRARY_NOT_FOUND = 12
 FUNCTION_NOT_FOUND = 13
 GPU_IS_LOST = 15
 VERSION_MISMATCH = 18
+ARGUMENT_VERSION_MISMATCH = 25
 UNKNOWN = 999
 
 NAMES = {
@@ -99,22 +101,3 @@ def positive(value: Any, high: float, unit: str) -> Any:
     if not isinstance(value, Refused) and value == 0:
         return Refused(None, f"0 {unit} with SUCCESS is no data")
     return within(value, 1, high, unit)
-
-
-def field_value(field: Any) -> Any:
-    """One `nvmlFieldValue_t`: the call as a whole succeeds though single fields fail."""
-    if field.nvmlReturn != SUCCESS:
-        return refused(int(field.nvmlReturn), f"field {field.fieldId}")
-    kinds = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-    if field.valueType >= len(kinds):
-        return Refused(None, f"field {field.fieldId}: value type {field.valueType} is not known")
-    return getattr(field.value, kinds[field.valueType])
-
-
-def text(value: Any) -> Any:
-    """A name as `str`. Older bindings give bytes, and some drivers give bytes that are no text."""
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
-    if isinstance(value, Refused):
-        return value
-    return value if isinstance(value, str) and value else Refused(None, "an empty name")

@@ -1,4 +1,9 @@
-"""The questions of one round to one GPU, and what its answers say of the GPU as a whole."""
+"""The questions of one round to one GPU, and what its answers say of the GPU as a whole.
+
+Four sets, each asked as often as it is worth: quick (each round), calm (each few rounds), slow (counters and links),
+seldom (names, limits, modes). Between two askings the answers of a set are kept. What a GPU does not support is not
+asked again before the next seldom round.
+"""
 
 from __future__ import annotations
 
@@ -7,206 +12,205 @@ from typing import Any
 
 import msgspec
 
-from gpuwatch.model.identity import pci_address
 from gpuwatch.sdk.nvml_answers import (
     ABSENT,
     CONDEMNS,
     GPU_IS_LOST,
     HARMLESS,
     MIB,
-    NOT_SUPPORTED,
     UNKNOWN,
     Refused,
-    field_value,
     positive,
     refused,
-    text,
     within,
 )
 from gpuwatch.sdk.nvml_calls import Calls
+from gpuwatch.sdk.nvml_fields import Fields, Question
 
-TEMPERATURE_GPU = 0
 CLOCK_SM = 1
-CLOCK_MEMORY = 2
-RECOVERY_ACTION = 230  # polled each round: a GPU that was bad before the driver started prints no Xid 154
-SLOW_FIELDS = {
-    # NVML_FI_DEV_* number -> fact
-    3: "ecc_corrected_volatile_count",
-    4: "ecc_uncorrected_volatile_count",
-    6: "ecc_uncorrected_total_count",
-    142: "rows_remapped_corrected_count",
-    143: "rows_remapped_uncorrected_count",
-    144: "row_remap_pending",
-    145: "row_remap_failed",
-}
+RECOVERY_ACTION = (230, 0)  # polled each round: a GPU that was bad before the driver started prints no Xid 154
+POWER_AVERAGE, POWER_INSTANT = (185, 0), (186, 0)
+MEMORY_TEMPERATURE = (82, 0)
+QUICK = (RECOVERY_ACTION, POWER_AVERAGE, POWER_INSTANT, MEMORY_TEMPERATURE)
+MOST_MILLIWATTS = 5_000_000
+LOST = refused(GPU_IS_LOST)
+
+
+class Answers:
+    """What one set of questions came to."""
+
+    __slots__ = ("codes", "gaps", "values")
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.gaps: dict[str, str] = {}
+        self.codes: set[int | None] = set()
+
+    def keep(self, name: str, answer: Any) -> None:
+        """A value, or why there is none."""
+        if isinstance(answer, Refused):
+            self.gaps[name] = answer.why
+        else:
+            self.values[name] = answer
 
 
 class Slot(msgspec.Struct):
     """What is kept of one index between rounds."""
 
+    index: int
     handle: Any = None
-    fixed: dict[str, Any] = {}  # uuid, pci, name, serial, pcie_width_max: survive the loss of the GPU
-    unnamed: dict[str, Refused] = {}  # those of `fixed` that this GPU does not tell
-    slow: dict[str, Any] = {}  # answers of the last slow round, refusals included
-    absent: set[str] = set()  # not asked again before the next slow round
+    named: dict[str, Any] = {}  # uuid, pci, name, serial …: survive the loss of the GPU
+    absent: dict[Any, Refused] = {}  # function or field -> the answer that it is not there
+    growth: dict[str, Any] = {}
+    questions: dict[tuple[Question, ...], tuple[Question, ...]] = {}  # without those that are absent
+    links: tuple[int, ...] | None = None  # numbers of the NVLinks; None: not known yet
+    calm: Answers | None = None
+    slow: Answers | None = None
+    seldom: Answers | None = None
+
+    def forget(self) -> None:
+        """Everything but its place: another board may sit there, or another driver tell of it."""
+        self.handle, self.links = None, None
+        self.named, self.absent, self.growth, self.questions = {}, {}, {}, {}
+        self.calm = self.slow = self.seldom = None
 
 
 class Asking:
-    """The questions of one round to one GPU."""
+    """Asks one GPU. Stops at the first word that it is lost."""
 
-    def __init__(self, calls: Calls, slot: Slot, slow: bool) -> None:
-        self._calls = calls
-        self._slot = slot
-        self._slow = slow
-        self.values: dict[str, Any] = {}
-        self.gaps: dict[str, str] = {}
-        self._codes: list[int | None] = []
-        self._answered = False
-        if slow:
-            slot.absent.clear()
+    def __init__(self, calls: Calls, fields: Fields, slot: Slot) -> None:
+        self.calls = calls
+        self.slot = slot
+        self.lost = False
+        self.answered = False
+        self._fields = fields
+        self._codes: set[int | None] = set()
+        self._asked: list[set[int | None]] = []  # this round's, set by set
 
-    def all(self) -> None:
-        """Fast set, then slow set. Stops at the first word that the GPU is lost."""
-        self._identity()
-        self._load()
-        self._clocks()
-        self._recovery()
-        self._pids()
-        if self._slow:
-            self._slot.slow = self._links()
-        for name, answer in self._slot.slow.items():
-            self._keep(name, answer)
+    def ask(self, function: str, asked: Any, *arguments: Any) -> Any:
+        """`asked(…)` of this GPU, unless it is known to be absent or the GPU is lost. `function` is what it is called
+        when it is remembered as absent."""
+        if self.lost:
+            return LOST
+        known = self.slot.absent.get(function)
+        if known is not None:
+            return known
+        answer = asked(*arguments)
+        if isinstance(answer, Refused):
+            self._note(answer, function)
+        else:
+            self.answered = True
+        return answer
+
+    def number(self, function: str, *arguments: Any) -> Any:
+        """One unsigned number of this GPU."""
+        return self.ask(function, self.calls.number, function, self.slot.handle, *arguments)
+
+    def fields(self, questions: tuple[Question, ...]) -> dict[Question, Any]:
+        """One call for all of them; those known to be absent are answered from memory."""
+        slot = self.slot
+        if self.lost:
+            return dict.fromkeys(questions, LOST)
+        left = slot.questions.get(questions)
+        if left is None:
+            left = slot.questions[questions] = tuple(q for q in questions if q not in slot.absent)
+        found = self._fields.ask(slot.handle, left)
+        for question, answer in found.items():
+            if isinstance(answer, Refused):
+                self._note(answer, question)
+            else:
+                self.answered = True
+        if len(left) != len(questions):
+            found |= {q: slot.absent[q] for q in questions if q not in found}
+        return found
 
     def error(self) -> int | None:
         """The code with which the GPU as a whole refused, None if it answers."""
-        condemned = [code for code in self._codes if code in CONDEMNS]
+        kept = (answers.codes for answers in (self.slot.calm, self.slot.slow, self.slot.seldom) if answers is not None)
+        codes = set[int | None]().union(*self._asked, *kept)
+        if not codes:
+            return None
+        condemned = [code for code in codes if code in CONDEMNS]
         if condemned:
-            return GPU_IS_LOST if GPU_IS_LOST in condemned else condemned[0]
-        serious = [UNKNOWN if code is None else code for code in self._codes if code not in HARMLESS]
-        return serious[0] if serious and not self._answered else None
+            return GPU_IS_LOST if GPU_IS_LOST in condemned else min(c for c in condemned if c is not None)
+        if self.answered:
+            return None
+        told = set[int | None]().union(*self._asked)
+        serious = [UNKNOWN if code is None else code for code in told if code not in HARMLESS]
+        return min(serious) if serious else None
 
-    def _ask(self, function: str, *arguments: Any) -> Any:
-        if self._lost():
-            return refused(GPU_IS_LOST)
-        if function in self._slot.absent:
-            return refused(NOT_SUPPORTED, function)
-        return self._noted(function, self._calls.ask(function, self._slot.handle, *arguments))
+    def begin(self) -> Answers:
+        """A new set: its codes count until it is asked again."""
+        answers = Answers()
+        self._codes = answers.codes
+        self._asked.append(answers.codes)
+        return answers
 
-    def _fields(self, numbers: tuple[int, ...]) -> dict[int, Any]:
-        if self._lost():
-            return dict.fromkeys(numbers, refused(GPU_IS_LOST))
-        return self._calls.fields(self._slot.handle, numbers)
+    def quick(self) -> Answers:
+        """What moves within seconds, and what must be known within seconds."""
+        answers = self.begin()
+        found = self.fields(QUICK)
+        answers.keep("recovery_action", within(found[RECOVERY_ACTION], 0, 255, ""))
+        power = found[POWER_AVERAGE]
+        if isinstance(power, Refused):
+            power = found[POWER_INSTANT]
+        if isinstance(power, Refused):
+            power = self.number("nvmlDeviceGetPowerUsage")
+        answers.keep("power_watts", watts(power))
+        hottest = found[MEMORY_TEMPERATURE]
+        answers.keep("memory_temperature_celsius", positive(hottest, 150, "°C"))
+        rates = self.ask("nvmlDeviceGetUtilizationRates", self.calls.rates, self.slot.handle)
+        gpu, memory = (rates, rates) if isinstance(rates, Refused) else rates
+        answers.keep("utilization_ratio", ratio(gpu))
+        answers.keep("memory_utilization_ratio", ratio(memory))
+        return answers
 
-    def _lost(self) -> bool:
-        return GPU_IS_LOST in self._codes
-
-    def _noted(self, function: str, answer: Any) -> Any:
-        if isinstance(answer, Refused):
-            self._codes.append(answer.code)
-            if answer.code in ABSENT:
-                self._slot.absent.add(function)
-        else:
-            self._answered = True
-        return answer
-
-    def _keep(self, name: str, answer: Any) -> None:
-        if isinstance(answer, Refused):
-            self.gaps["*" if answer.code == GPU_IS_LOST else name] = answer.why
-        else:
-            self.values[name] = answer
-
-    def _identity(self) -> None:
-        fixed, unnamed = self._slot.fixed, self._slot.unnamed
-        if self._slow or "uuid" not in fixed:  # asked again: another board may sit at the same index
-            unnamed.clear()
-            for name, answer in (
-                ("uuid", text(self._ask("nvmlDeviceGetUUID"))),
-                ("name", text(self._ask("nvmlDeviceGetName"))),
-                ("pci", self._address()),
-                ("serial", text(self._ask("nvmlDeviceGetSerial"))),
-                ("pcie_width_max", within(self._ask("nvmlDeviceGetMaxPcieLinkWidth"), 1, 32, "lanes")),
-            ):
-                if not isinstance(answer, Refused):
-                    fixed[name] = answer
-                elif name not in fixed:
-                    unnamed[name] = answer
-        for name, why in unnamed.items():
-            self._keep(name, why)
-
-    def _address(self) -> Any:
-        info = self._ask("nvmlDeviceGetPciInfo")
-        told = text(info if isinstance(info, Refused) else info.busId)
-        if isinstance(told, Refused):
-            return told
-        return pci_address(told) or Refused(None, f"{told!r} is no PCI address")
-
-    def _load(self) -> None:
-        rates = self._ask("nvmlDeviceGetUtilizationRates")
-        gpu, memory = (rates, rates) if isinstance(rates, Refused) else (rates.gpu, rates.memory)
-        for name, percent in (("utilization_ratio", gpu), ("memory_utilization_ratio", memory)):
-            percent = within(percent, 0, 100, "%")
-            self._keep(name, percent if isinstance(percent, Refused) else percent / 100)
-        info = refused(GPU_IS_LOST) if self._lost() else self._noted("memory", self._calls.memory(self._slot.handle))
-        total = positive(_part(info, "total"), 1 << 45, "bytes")
-        used = _part(info, "used")
+    def calm(self) -> Answers:
+        """What moves within a minute."""
+        answers, handle = self.begin(), self.slot.handle
+        memory = self.ask("nvmlDeviceGetMemoryInfo", self.calls.memory, handle)
+        total, used = (memory, memory) if isinstance(memory, Refused) else memory
+        total = positive(total, 1 << 45, "bytes")
         if not isinstance(total, Refused):
             used = within(used, 0, total, "bytes used of less")
         elif not isinstance(used, Refused):
             used = Refused(None, f"{used / MIB:.0f} MiB of an unknown total")
-        self._keep("memory_total_bytes", total)
-        self._keep("memory_used_bytes", used)
-        self._keep("temperature_celsius", positive(self._ask("nvmlDeviceGetTemperatureV", TEMPERATURE_GPU), 150, "°C"))
-        milliwatts = positive(self._ask("nvmlDeviceGetPowerUsage"), 5_000_000, "mW")
-        self._keep("power_watts", milliwatts if isinstance(milliwatts, Refused) else milliwatts / 1000)
+        answers.keep("memory_total_bytes", total)
+        answers.keep("memory_used_bytes", used)
+        celsius = self.ask("nvmlDeviceGetTemperature", self.calls.temperature, handle)
+        answers.keep("temperature_celsius", positive(celsius, 150, "°C"))
+        answers.keep("sm_clock_mhz", positive(self.number("nvmlDeviceGetClockInfo", CLOCK_SM), 10_000, "MHz"))
+        mask = self.ask("nvmlDeviceGetCurrentClocksEventReasons", self.calls.clock_events, self.slot.handle)
+        answers.keep("clock_event_mask", within(mask, 0, (1 << 32) - 2, ""))
+        self._pids(answers)
+        return answers
 
-    def _clocks(self) -> None:
-        self._keep("sm_clock_mhz", positive(self._ask("nvmlDeviceGetClockInfo", CLOCK_SM), 10_000, "MHz"))
-        self._keep("memory_clock_mhz", positive(self._ask("nvmlDeviceGetClockInfo", CLOCK_MEMORY), 20_000, "MHz"))
-        mask = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
-        self._keep("clock_event_mask", within(mask, 0, (1 << 32) - 2, ""))
-        hides = "no data" in self.gaps.get("power_watts", "") and "no data" in self.gaps.get("sm_clock_mhz", "")
-        if hides and self.values.get("utilization_ratio") == 0:
-            del self.values["utilization_ratio"]
-            self.gaps["utilization_ratio"] = "0 % beside 0 W and 0 MHz is no data"
-
-    def _recovery(self) -> None:
-        answer = self._noted("field 230", _field(self._fields((RECOVERY_ACTION,)), RECOVERY_ACTION))
-        self._keep("recovery_action", within(answer, 0, 255, ""))
-
-    def _pids(self) -> None:
-        processes = self._ask("nvmlDeviceGetComputeRunningProcesses_v3")
-        if isinstance(processes, Refused):
-            self._keep("pids", processes)
+    def _pids(self, answers: Answers) -> None:
+        told = self.ask("nvmlDeviceGetComputeRunningProcesses", self.calls.pids, self.slot.handle)
+        if isinstance(told, Refused):
+            answers.keep("pids", told)
             return
-        told = [int(process.pid) for process in processes]
         real = tuple(pid for pid in told if 0 < pid < 1 << 22 and os.path.exists(f"/proc/{pid}"))  # noqa: PTH110
         if len(real) < len(told):  # struct mix-ups of driver 535 gave garbage (XuehaiPan/nvitop#79)
-            self.gaps["pids"] = f"{len(told) - len(real)} of {len(told)} are not in /proc"
-        self.values["pids"] = real
+            answers.gaps["pids"] = f"{len(told) - len(real)} of {len(told)} are not in /proc"
+        answers.values["pids"] = real
 
-    def _links(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        limit = positive(self._ask("nvmlDeviceGetPowerManagementLimit"), 5_000_000, "mW")
-        found["power_limit_watts"] = limit if isinstance(limit, Refused) else limit / 1000
-        found["pcie_generation"] = within(self._ask("nvmlDeviceGetCurrPcieLinkGeneration"), 1, 9, "")
-        found["pcie_width"] = within(self._ask("nvmlDeviceGetCurrPcieLinkWidth"), 1, 32, "lanes")  # 63: off the bus
-        fields = self._fields(tuple(SLOW_FIELDS))
-        for number, name in SLOW_FIELDS.items():
-            answer = within(_field(fields, number), 0, 1 << 60, "")
-            if isinstance(answer, Refused):
-                self._codes.append(answer.code)
-            elif name.startswith("row") and "GeForce" in self._slot.fixed.get("name", ""):
-                answer = Refused(None, "answered by a model that has no row remapping")  # leptonai/gpud#351
-            elif name in ("row_remap_pending", "row_remap_failed"):
-                answer = answer != 0
-            found[name] = answer
-        return found
+    def _note(self, answer: Refused, name: Any) -> None:
+        self._codes.add(answer.code)
+        if answer.code == GPU_IS_LOST:
+            self.lost = True
+        elif answer.code in ABSENT:
+            self.slot.absent[name] = answer
+            self.slot.questions.clear()
 
 
-def _part(answer: Any, name: str) -> Any:
-    return answer if isinstance(answer, Refused) else int(getattr(answer, name))
+def ratio(percent: Any) -> Any:
+    """From NVML's per cent."""
+    percent = within(percent, 0, 100, "%")
+    return percent if isinstance(percent, Refused) else percent / 100
 
 
-def _field(found: dict[int, Any], number: int) -> Any:
-    answer = found.get(number, Refused(None, f"field {number}: not answered"))
-    return answer if isinstance(answer, Refused) else field_value(answer)
+def watts(milliwatts: Any) -> Any:
+    """From NVML's milliwatts."""
+    milliwatts = positive(milliwatts, MOST_MILLIWATTS, "mW")
+    return milliwatts if isinstance(milliwatts, Refused) else milliwatts / 1000

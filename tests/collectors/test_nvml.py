@@ -1,4 +1,4 @@
-"""The NVML collector on NVIDIA's real binding over a real C library: what is right, refused, lost, absurd or old."""
+"""The NVML collector over a real C library: what is right, refused, lost, absurd or old."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ import pytest
 from gpuwatch.collectors import Reading, Unsupported, nvml
 from gpuwatch.errors import ProbeError
 from gpuwatch.model.facts.nvml import Gpu, NvmlFacts
-from gpuwatch.sdk import nvml_calls
+from gpuwatch.sdk import nvml_library
 from tests.nvml_library.build import SONAME, build, header, missing
 from tests.nvml_library.state import State
 
 Open = Callable[..., Any]
+EACH_ROUND = {"calm_every": 1, "slow_every": 1, "seldom_every": 1}
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def opened(tmp_path: Path, state: State, monkeypatch: pytest.MonkeyPatch) -> Ite
         monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
         monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(build(without) / SONAME)) if library else None)
         places = {"pci_devices": str(pci), "driver_file": str(tmp_path / "driver"), "container": "no"}
-        readers.append(nvml.open_reader(nvml.Settings(**(places | {"slow_every": 1} | settings))))
+        readers.append(nvml.open_reader(nvml.Settings(**(places | EACH_ROUND | settings))))
         return readers[-1]
 
     yield make
@@ -105,7 +106,41 @@ def test_eight_good_gpus(opened: Open, state: State) -> None:
         recovery_action=0,
         pids=(os.getpid(),),
         serial="1650000002",
+        memory_temperature_celsius=58,
+        temperature_margin_celsius=27,
+        slowdown_celsius=92,
+        power_limit_default_watts=700.0,
+        power_limit_enforced_watts=700.0,
+        sm_clock_max_mhz=1980,
+        ecc_enabled=True,
+        ecc_corrected_total_count=0,
+        retired_page_count=0,
+        retired_page_pending=False,
+        row_remap_banks=(640, 0, 0, 0, 0),
+        pcie_generation_max=5,
+        pcie_replay_count=0,
+        nvlink_count=18,
+        nvlink_inactive=(),
+        nvlink_replay_count=0,
+        nvlink_recovery_count=0,
+        nvlink_crc_count=0,
+        fabric_state=3,
+        fabric_status=0,
+        fabric_health_mask=0x1AA,
+        fabric_health_summary=1,
+        fabric_cluster="11" * 16,
+        fabric_clique=1,
+        persistence_mode=True,
+        mig_mode=False,
+        mig_mode_pending=False,
+        vbios_version="96.00.61.00.01",
+        inforom_version="G520.0200.00.05",
+        thermal_slowdown_ns=0,
+        power_brake_ns=0,
+        software_thermal_ns=0,
+        power_capped_ns=0,
     )
+    assert (found.cuda_version, found.expected_gpu_count, found.rights_lost) == ("13.0", 8, False)
     assert reading.gaps == {}
     assert not reading.urgent
 
@@ -135,9 +170,9 @@ def test_a_gpu_that_was_lost_before_we_began(opened: Open, state: State) -> None
     ("lines", "error"),
     [
         pytest.param({"error": 16}, 16, id="reset-required"),
-        pytest.param({"refuse:nvmlDeviceGetPowerUsage": 16}, 16, id="reset-required-by-one-call"),
+        pytest.param({"refuse:nvmlDeviceGetMemoryInfo_v2": 16}, 16, id="reset-required-by-one-call"),
         pytest.param({"error": 999}, 999, id="unknown-to-everything"),
-        pytest.param({"refuse:nvmlDeviceGetPowerUsage": 999}, None, id="unknown-to-one-question"),
+        pytest.param({"refuse:nvmlDeviceGetClockInfo": 999}, None, id="unknown-to-one-question"),
         pytest.param({"error": 3}, None, id="supports-nothing"),
         pytest.param({"refuse:nvmlDeviceGetHandleByIndex_v2": 4}, 4, id="no-permission"),
         pytest.param({"refuse:nvmlDeviceGetHandleByIndex_v2": 8}, 8, id="power-cable"),
@@ -173,7 +208,8 @@ def test_the_gpu_as_a_whole(opened: Open, state: State, lines: dict[str, int], e
         pytest.param({"width": 63}, "pcie_width", "63 lanes is out of range", id="width-63-off-the-bus"),
         pytest.param({"fielderror:230": 3}, "recovery_action", "NOT_SUPPORTED (3)", id="one-field-refused"),
         pytest.param({"field:4": 2**64 - 1}, "ecc_uncorrected_volatile_count", "not available", id="64-ones"),
-        pytest.param({"refuse:nvmlDeviceGetPowerUsage": 3}, "power_watts", "NOT_SUPPORTED (3)", id="not-supported"),
+        pytest.param({"refuse:nvmlDeviceGetPowerUsage": 3, "fielderror:185": 3, "fielderror:186": 3},
+                     "power_watts", "NOT_SUPPORTED (3)", id="not-supported"),
         pytest.param({"refuse:nvmlDeviceGetUtilizationRates": 999}, "utilization_ratio", "UNKNOWN (999)", id="unknown"),
         pytest.param({"refuse:nvmlDeviceGetMemoryInfo_v2": 3, "refuse:nvmlDeviceGetMemoryInfo": 3},
                      "memory_total_bytes", "NOT_SUPPORTED (3)", id="shared-memory-as-on-GB10"),
@@ -230,7 +266,7 @@ def test_a_driver_that_does_not_start_is_a_fact(opened: Open, state: State, code
     state.all(init=code)
     reader = opened()
     reading = reader.read()
-    assert reading.facts == NvmlFacts(init_error=code, pci_gpu_count=8, driver_loaded=True)
+    assert reading.facts == NvmlFacts(init_error=code, pci_gpu_count=8, driver_loaded=True, expected_gpu_count=8)
     assert f"({code})" in reading.gaps["gpus"]
     state.all(init=None)
     assert len(facts(reader).gpus) == 8
@@ -330,7 +366,7 @@ def test_a_container_is_said(opened: Open, setting: str, told: bool) -> None:
 def test_another_module_of_the_same_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.import_module", lambda name: json)
     with pytest.raises(ProbeError, match="not NVIDIA's binding"):
-        nvml_calls.Calls()
+        nvml_library.Binding()
 
 
 def test_metrics_say_how_many_should_be_here_and_how_many_work(opened: Open, state: State) -> None:
@@ -348,7 +384,9 @@ def test_metrics_say_how_many_should_be_here_and_how_many_work(opened: Open, sta
     assert ("gpuwatch_gpu_utilization_ratio", "3") not in plain
     info = next(sample for sample in samples if sample.name == "gpuwatch_gpu_info" and sample.labels["gpu"] == "3")
     assert info.labels["pci"] == "0000:4b:00"
-    assert all(set(sample.labels) <= {"gpu", "kind"} for sample in samples if not sample.name.endswith("_info"))
+    assert all(
+        set(sample.labels) <= {"gpu", "kind", "spare_rows"} for sample in samples if not sample.name.endswith("_info")
+    )
 
 
 @pytest.mark.parametrize("count", [1_000_000, 4_294_967_295])

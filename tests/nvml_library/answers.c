@@ -6,9 +6,12 @@
  *   refuse:FUNCTION 3           this function answers this code
  *   error 15                    every call on the GPU answers this code (handles included)
  *   hang FUNCTION               this function does not return while the line stands
- *   field:230 1                 a field value;  fielderror:230 3  refuses one
- *   name, name_hex, uuid, bus_id, serial, utilization, memory_utilization, total, used, reserved, power_mw, limit_mw,
- *   temperature, sm_clock, memory_clock, mask, generation, width, width_max, pids (a,b,c)
+ *   garbage FUNCTION            this function succeeds, and what it gives is noise
+ *   field:230 1                 a field value (of every scope), field:165.3 0 of scope 3;  fielderror:230 3  refuses one
+ *   name, name_hex, uuid, bus_id, serial, vbios, inforom, utilization, memory_utilization, total, used, reserved,
+ *   power_mw, limit_mw, default_mw, temperature, memory_temperature, margin, slowdown, sm_clock, memory_clock, mask,
+ *   generation, generation_max, width, width_max, persistence, ecc, mig, mig_pending, mig_instances, banks_none,
+ *   fabric_state, fabric_status, fabric_mask, fabric_summary, fabric_version (3, 2; 1: no V), links, pids (a,b,c)
  * $GPUWATCH_TEST_NVML_DELAYS: a table `function,microseconds`, what each call takes. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,9 +48,10 @@ static void load(void) {
   read_at = now.st_mtim;
 }
 
+static int garbled; /* the call under way gives noise */
+
 static const char *words(int gpu, const char *key, const char *usual) {
   const char *found = usual;
-  load();
   for (int i = 0; i < line_count; i++) {
     if (strcmp(lines[i].key, key)) continue;
     if (gpu >= 0 && lines[i].gpu == gpu) return lines[i].value;
@@ -56,7 +60,10 @@ static const char *words(int gpu, const char *key, const char *usual) {
   return found;
 }
 
+static const char *text_of(int gpu, const char *key, const char *usual) { return garbled ? "\xff\xfe\x01" : words(gpu, key, usual); }
+
 static unsigned long long number(int gpu, const char *key, unsigned long long usual) {
+  if (garbled) return 0xDEADBEEFDEADBEEFull;
   const char *found = words(gpu, key, NULL);
   return found ? strtoull(found, NULL, 0) : usual;
 }
@@ -74,11 +81,15 @@ static nvmlReturn_t enter(const char *function, int gpu) {
   }
   for (int i = 0; i < delay_count; i++)
     if (!strcmp(delays[i].function, function)) usleep(delays[i].us);
-  while (!strcmp(words(gpu, "hang", ""), function)) usleep(20000);
+  load(); /* once a call: a look at a file is not what a driver's call costs */
+  garbled = 0;
+  while (!strcmp(words(gpu, "hang", ""), function)) { usleep(20000); load(); }
   snprintf(key, sizeof key, "refuse:%s", function);
   nvmlReturn_t refused = (nvmlReturn_t)number(gpu, key, 0);
   if (refused) return refused;
-  return gpu < 0 ? NVML_SUCCESS : (nvmlReturn_t)number(gpu, "error", 0);
+  nvmlReturn_t error = gpu < 0 ? NVML_SUCCESS : (nvmlReturn_t)number(gpu, "error", 0);
+  if (!error) garbled = !strcmp(words(gpu, "garbage", ""), function);
+  return error;
 }
 
 #define GPU(device) ((int)(long)(device) - 1)
@@ -87,14 +98,16 @@ static nvmlReturn_t enter(const char *function, int gpu) {
 
 nvmlReturn_t nvmlInitWithFlags(unsigned int flags) { ENTER_LIBRARY(); return (nvmlReturn_t)number(-1, "init", 0); }
 nvmlReturn_t nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
-nvmlReturn_t nvmlShutdown(void) { return NVML_SUCCESS; }
+nvmlReturn_t nvmlShutdown(void) { ENTER_LIBRARY(); return NVML_SUCCESS; }
 const char *nvmlErrorString(nvmlReturn_t result) { static char text[32]; snprintf(text, sizeof text, "code %d", result); return text; }
-nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length) { ENTER_LIBRARY(); snprintf(version, length, "%s", words(-1, "driver", "580.95.05")); return NVML_SUCCESS; }
-nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version) { *version = 13000; return NVML_SUCCESS; }
-nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version) { return nvmlSystemGetCudaDriverVersion(version); }
+nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length) { ENTER_LIBRARY(); snprintf(version, length, "%s", text_of(-1, "driver", "580.95.05")); return NVML_SUCCESS; }
+nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version) { ENTER_LIBRARY(); *version = (int)number(-1, "cuda", 13000); return NVML_SUCCESS; }
+nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version) { ENTER_LIBRARY(); *version = (int)number(-1, "cuda", 13000); return NVML_SUCCESS; }
 
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count) { ENTER_LIBRARY(); *count = (unsigned)number(-1, "count", 8); return NVML_SUCCESS; }
 nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device) {
+  load();
+  garbled = 0;
   if (index >= number(-1, "count", 8) || index >= GPUS) return NVML_ERROR_INVALID_ARGUMENT;
   nvmlReturn_t code = enter(__func__, (int)index);
   if (code) return code;
@@ -106,7 +119,7 @@ nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index) { ENTE
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length) {
   ENTER(device);
   const char *hex = words(GPU(device), "name_hex", NULL);
-  if (!hex) { snprintf(name, length, "%s", words(GPU(device), "name", "NVIDIA H100 80GB HBM3")); return NVML_SUCCESS; }
+  if (!hex) { snprintf(name, length, "%s", text_of(GPU(device), "name", "NVIDIA H100 80GB HBM3")); return NVML_SUCCESS; }
   unsigned int n = 0, byte;
   while (n + 1 < length && sscanf(hex + 2 * n, "%2x", &byte) == 1) name[n++] = (char)byte;
   name[n] = 0;
@@ -116,14 +129,14 @@ nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int len
   ENTER(device);
   char usual[48];
   snprintf(usual, sizeof usual, "GPU-00000000-0000-4000-8000-%012x", GPU(device));
-  snprintf(uuid, length, "%s", words(GPU(device), "uuid", usual));
+  snprintf(uuid, length, "%s", text_of(GPU(device), "uuid", usual));
   return NVML_SUCCESS;
 }
 nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsigned int length) {
   ENTER(device);
   char usual[24];
   snprintf(usual, sizeof usual, "165%07d", GPU(device));
-  snprintf(serial, length, "%s", words(GPU(device), "serial", usual));
+  snprintf(serial, length, "%s", text_of(GPU(device), "serial", usual));
   return NVML_SUCCESS;
 }
 nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci) {
@@ -131,7 +144,7 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci) {
   char usual[32];
   memset(pci, 0, sizeof *pci);
   snprintf(usual, sizeof usual, "00000000:%02X:00.0", 0x1b + 0x10 * GPU(device));
-  snprintf(pci->busId, sizeof pci->busId, "%s", words(GPU(device), "bus_id", usual));
+  snprintf(pci->busId, sizeof pci->busId, "%s", text_of(GPU(device), "bus_id", usual));
   return NVML_SUCCESS;
 }
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates) {
@@ -176,6 +189,68 @@ ONE_NUMBER(nvmlDeviceGetEnforcedPowerLimit, "limit_mw", 700000)
 ONE_NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, "generation", 5)
 ONE_NUMBER(nvmlDeviceGetCurrPcieLinkWidth, "width", 16)
 ONE_NUMBER(nvmlDeviceGetMaxPcieLinkWidth, "width_max", 16)
+ONE_NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, "generation_max", 5)
+ONE_NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, "default_mw", 700000)
+ONE_NUMBER(nvmlDeviceGetMaxMigDeviceCount, "mig_most", 7)
+nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t *mode) { ENTER(device); *mode = (nvmlEnableState_t)number(GPU(device), "persistence", 1); return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, nvmlEnableState_t *now, nvmlEnableState_t *then) {
+  ENTER(device);
+  *now = *then = (nvmlEnableState_t)number(GPU(device), "ecc", 1);
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *now, unsigned int *then) {
+  ENTER(device);
+  *now = (unsigned)number(GPU(device), "mig", 0);
+  *then = (unsigned)number(GPU(device), "mig_pending", *now);
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int place, nvmlDevice_t *instance) {
+  ENTER(device);
+  if (place >= number(GPU(device), "mig_instances", 0)) return NVML_ERROR_NOT_FOUND;
+  *instance = (nvmlDevice_t)(long)(1000 + place);
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device, nvmlRowRemapperHistogramValues_t *banks) {
+  ENTER(device);
+  banks->none = (unsigned)number(GPU(device), "banks_none", 0);
+  banks->low = banks->partial = banks->high = (unsigned)number(GPU(device), "banks_few", 0);
+  banks->max = (unsigned)number(GPU(device), "banks_all", 640);
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, nvmlTemperatureThresholds_t which, unsigned int *celsius) {
+  ENTER(device);
+  *celsius = (unsigned)number(GPU(device), "slowdown", which == NVML_TEMPERATURE_THRESHOLD_SLOWDOWN ? 92 : 95);
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetMarginTemperature(nvmlDevice_t device, nvmlMarginTemperature_t *margin) {
+  ENTER(device);
+  if (margin->version != nvmlMarginTemperature_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  margin->marginTemperature = (int)number(GPU(device), "margin", 27);
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *version, unsigned int length) { ENTER(device); snprintf(version, length, "%s", text_of(GPU(device), "vbios", "96.00.61.00.01")); return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetInforomImageVersion(nvmlDevice_t device, char *version, unsigned int length) { ENTER(device); snprintf(version, length, "%s", text_of(GPU(device), "inforom", "G520.0200.00.05")); return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV_t *info) {
+  ENTER(device);
+  unsigned newest = (unsigned)number(-1, "fabric_version", 3);
+  if (garbled) newest = 3;
+  if (info->version != (newest >= 3 ? nvmlGpuFabricInfo_v3 : 0) && info->version != (newest >= 2 ? nvmlGpuFabricInfo_v2 : 0)) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  memset(info->clusterUuid, 0x11, sizeof info->clusterUuid);
+  info->status = (nvmlReturn_t)number(GPU(device), "fabric_status", 0);
+  info->cliqueId = 1;
+  info->state = (unsigned char)number(GPU(device), "fabric_state", 3);
+  info->healthMask = (unsigned)number(GPU(device), "fabric_mask", 0x1AA); /* all four good, configuration right */
+  if (info->version == nvmlGpuFabricInfo_v3) info->healthSummary = (unsigned char)number(GPU(device), "fabric_summary", 1);
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpuFabricInfo_t *info) {
+  ENTER(device);
+  memset(info->clusterUuid, 0x11, sizeof info->clusterUuid);
+  info->status = (nvmlReturn_t)number(GPU(device), "fabric_status", 0);
+  info->cliqueId = 1;
+  info->state = (unsigned char)number(GPU(device), "fabric_state", 3);
+  return NVML_SUCCESS;
+}
 
 nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, nvmlClockType_t type, unsigned int *mhz) {
   ENTER(device);
@@ -196,15 +271,27 @@ nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, nvmlMemoryErrorTyp
   *count = number(GPU(device), counter == NVML_VOLATILE_ECC ? (corrected ? "field:3" : "field:4") : (corrected ? "field:5" : "field:6"), 0);
   return NVML_SUCCESS;
 }
+static unsigned long long usual_field(int gpu, unsigned id) {
+  switch (id) {
+    case NVML_FI_DEV_POWER_AVERAGE: case NVML_FI_DEV_POWER_INSTANT: return number(gpu, "power_mw", 612340);
+    case NVML_FI_DEV_POWER_DEFAULT_LIMIT: return number(gpu, "default_mw", 700000);
+    case NVML_FI_DEV_POWER_CURRENT_LIMIT: case NVML_FI_DEV_POWER_REQUESTED_LIMIT: return number(gpu, "limit_mw", 700000);
+    case NVML_FI_DEV_MEMORY_TEMP: return number(gpu, "memory_temperature", 58);
+    case NVML_FI_DEV_NVLINK_LINK_COUNT: return number(gpu, "links", 18);
+    case NVML_FI_DEV_NVLINK_GET_STATE: return 1;
+    default: return 0;
+  }
+}
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values) {
   ENTER(device);
   for (int i = 0; i < count; i++) {
-    char key[32];
+    char key[32], scoped[32];
     snprintf(key, sizeof key, "fielderror:%u", values[i].fieldId);
-    values[i].nvmlReturn = (nvmlReturn_t)number(GPU(device), key, 0);
+    values[i].nvmlReturn = garbled ? NVML_SUCCESS : (nvmlReturn_t)number(GPU(device), key, 0);
     snprintf(key, sizeof key, "field:%u", values[i].fieldId);
+    snprintf(scoped, sizeof scoped, "field:%u.%u", values[i].fieldId, values[i].scopeId);
     values[i].valueType = NVML_VALUE_TYPE_UNSIGNED_LONG_LONG;
-    values[i].value.ullVal = number(GPU(device), key, 0);
+    values[i].value.ullVal = number(GPU(device), scoped, number(GPU(device), key, usual_field(GPU(device), values[i].fieldId)));
   }
   return NVML_SUCCESS;
 }
@@ -212,6 +299,7 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldV
 static nvmlReturn_t processes(int gpu, unsigned int *room, nvmlProcessInfo_t *found) {
   const char *text = words(gpu, "pids", "");
   unsigned int count = 0, pids[64];
+  if (garbled) text = "4294967295,3735928559,4000001";
   for (char *end; *text && count < 64; text = *end ? end + 1 : end) pids[count++] = (unsigned)strtoul(text, &end, 10);
   if (count > *room || (count && !found)) { *room = count; return NVML_ERROR_INSUFFICIENT_SIZE; }
   for (unsigned int i = 0; i < count; i++) {

@@ -54,7 +54,8 @@ def build(without: tuple[str, ...] = ()) -> Path:
     known = prototypes(include.read_text())
     written = {name for pair in _WRITTEN.findall(source) for name in pair if name}
     stubs = [
-        f"nvmlReturn_t {name}({arguments}) {{ return NVML_ERROR_NOT_SUPPORTED; }}"
+        f"nvmlReturn_t {name}({arguments})"
+        " { nvmlReturn_t code = enter(__func__, -1); return code ? code : NVML_ERROR_NOT_SUPPORTED; }"
         for name, arguments in sorted(known.items())
         if name not in written
     ]
