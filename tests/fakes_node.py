@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpuwatch.model.facts.infiniband import InfinibandFacts, RdmaPort
+from gpuwatch.model.facts.pcie import PciDevice, PcieFacts
 from gpuwatch.model.view import NodeView
 from tests.fakes import node_view, source
 
@@ -41,6 +42,29 @@ def with_rdma(*ports: RdmaPort, view: NodeView | None = None) -> NodeView:
     return with_facts(view or node_view(), "infiniband", InfinibandFacts(ports))
 
 
+def pci_device(pci: str = "0000:1a:00.0", **changes: Any) -> PciDevice:
+    """A GPU with a full link."""
+    usual: dict[str, Any] = {
+        "pci": pci,
+        "kind": "gpu",
+        "model": "10de:2330",
+        "driver": "nvidia",
+        "width": 16,
+        "width_max": 16,
+        "width_best": 16,
+        "speed_gts": 32.0,
+        "speed_max_gts": 32.0,
+        "speed_best_gts": 32.0,
+        "all_ones": False,
+    }
+    return PciDevice(**usual | changes)
+
+
+def with_pci(*devices: PciDevice, view: NodeView | None = None) -> NodeView:
+    """A healthy node with these devices."""
+    return with_facts(view or node_view(), "pcie", PcieFacts(devices))
+
+
 def troubled_views() -> list[NodeView]:
     """Nodes with each trouble that the rules over these sources know."""
     plain = node_view()
@@ -52,4 +76,6 @@ def troubled_views() -> list[NodeView]:
         with_rdma(rdma_port(rate_gbps=200.0), rdma_port("mlx5_1", rises={"symbol_error": 5_000})),
         with_rdma(rdma_port(state=None, hung="no answer")),
         replace(plain, sources=dict(plain.sources) | hung_source),
+        with_pci(pci_device()),
+        with_pci(pci_device(width=8), pci_device("0000:1b:00.0", gone=True), pci_device("0000:1c:00.0", all_ones=True)),
     ]

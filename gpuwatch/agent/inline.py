@@ -260,7 +260,7 @@ class Inline:
     def _opened(self, settings: Any) -> Reader:
         reader = self._leaf.open(settings)
         if self._state_dir is not None and hasattr(reader, "keep"):
-            reader.keep(self._state_dir, self._owner)
+            reader.keep(self._state_dir, ours=self._owner)
         return reader
 
     def _read(self) -> _Answer:

@@ -44,8 +44,8 @@ class Reader(Protocol):
     Four optional members, looked up by name. `fileno() -> int`: a descriptor that selects as readable when there is
     something new, so that the agent need not poll. `watch(note)`: called once by the child process of a source that
     can hang; `note("nvmlInit")` says what is about to be called, and is what a hung report names. `spent: bool`: that
-    child ends and is started anew, because what it has loaded is of no more use. `keep(folder, ours)`: called once by
-    an agent that reads in a thread; what must outlive the agent is written into that folder, unless it is not `ours`.
+    child ends and is started anew, because what it has loaded is of no more use. `keep(folder, ours=True)`: called once
+    where it is read in a thread; what must outlive the agent is written into that folder, unless that is not `ours`.
     """
 
     def read(self) -> Reading:

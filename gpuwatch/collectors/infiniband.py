@@ -1,6 +1,7 @@
 """The RDMA network as sysfs shows it: InfiniBand, RoCE and EFA ports, their links, losses and errors.
 
-Every file is read by a small program with a deadline, one a device: a card whose firmware stopped answers none of them.
+Every file is read by a small program with a deadline: a card whose firmware stopped answers nobody. One program for all
+cards; where that does not come back, one for each.
 Few counters are read, see `sdk/rdma_files.py`. Which ports the node must have is what `expected` says, else what it
 learns: a port that was active once. Virtual functions are shown and not expected.
 """
@@ -17,7 +18,7 @@ from gpuwatch.clock import SystemClock
 from gpuwatch.collectors import Collector, Hung, Reading, Sample, Unsupported
 from gpuwatch.model.facts.infiniband import InfinibandFacts, RdmaPort
 from gpuwatch.sdk.errand import Errands
-from gpuwatch.sdk.file_look import Look, look
+from gpuwatch.sdk.file_look import Look, look_together
 from gpuwatch.sdk.rdma_files import Complaints, Device, devices, port_says, refused
 from gpuwatch.sdk.rdma_history import History
 
@@ -29,7 +30,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     enabled: bool = True
     interval_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
-    deadline_s: Annotated[float, msgspec.Meta(gt=0, le=8)] = 5.0  # of one look at one device
+    deadline_s: Annotated[float, msgspec.Meta(gt=0, le=4)] = 4.0  # of one look
     expected: tuple[str, ...] = ()  # `mlx5_0`, `mlx5_0/1`; empty: learned. If given, no other port is expected
     ignored: tuple[str, ...] = ()  # never expected
     flap_window_s: Annotated[float, msgspec.Meta(gt=0)] = 3_600.0
@@ -95,7 +96,7 @@ class _Reader:
         complaints = Complaints(self._settings.kernel_log) if listens and found else None
         refused_before = self._history.refused
         wanted = {device.name: device.paths(refused_before) for device in found}
-        looks = look(self._errands, wanted, deadline_s=self._settings.deadline_s)
+        looks = look_together(self._errands, wanted, deadline_s=self._settings.deadline_s)
         for device in found:
             seen = looks[device.name]
             self._history.refuse(refused(seen))

@@ -59,6 +59,28 @@ def look(
     }
 
 
+def look_together(
+    errands: Errands,
+    wanted: Mapping[str, Sequence[str]],
+    *,
+    deadline_s: float,
+    most_bytes: int = MOST_BYTES_A_FILE,
+) -> dict[str, Look]:
+    """The same in one errand for all subjects, which is cheaper; where that hangs, one each, to see which it is."""
+    every = [path for paths in wanted.values() for path in paths]
+    if len(every) <= MOST_FILES:
+        seen = look(errands, {"all": every}, deadline_s=deadline_s, most_bytes=most_bytes)["all"]
+        if not seen.hung:
+            return {
+                subject: Look(
+                    {path: seen.contents[path] for path in paths if path in seen.contents},
+                    {path: seen.errors[path] for path in paths if path in seen.errors},
+                )
+                for subject, paths in wanted.items()
+            }
+    return look(errands, wanted, deadline_s=deadline_s, most_bytes=most_bytes)
+
+
 def read_out(outcome: Outcome, paths: Sequence[str]) -> Look:
     """Take apart what `head` printed. The files come in the order in which they were asked for."""
     if not outcome.answered:

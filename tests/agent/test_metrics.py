@@ -28,6 +28,7 @@ from gpuwatch.model.facts.host import HostFacts
 from gpuwatch.model.facts.infiniband import InfinibandFacts, RdmaPort
 from gpuwatch.model.facts.kernel_log import KernelEvent, KernelLogFacts
 from gpuwatch.model.facts.nvml import Gpu, NvmlFacts
+from gpuwatch.model.facts.pcie import PciDevice, PcieFacts
 from gpuwatch.model.facts.training import Beat, TrainingFacts
 from gpuwatch.registry import leaves
 
@@ -45,6 +46,12 @@ FACTS: dict[str, Any] = {
         (Beat("r", "a", 0, 8, 7, "train", 5, 10**18, 1, None, None, alive=True),), unreadable_count=1
     ),
     "kernel_log": KernelLogFacts(True, (), 0, "kmsg"),
+    "pcie": PcieFacts(
+        (
+            PciDevice("0000:1a:00.0", "gpu", width=16, width_best=16, speed_gts=32.0, aer={"fatal": 0}),
+            PciDevice("0000:1b:00.0", "nvme", gone=True),
+        )
+    ),
     "infiniband": InfinibandFacts(
         (
             RdmaPort("mlx5_0", 1, state="active", rate_gbps=400.0, counters={"port_xmit_data": 4, "link_downed": 1}),
