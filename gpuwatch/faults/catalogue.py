@@ -97,6 +97,23 @@ def sxids() -> Mapping[int, Row]:
     return {int(raw["sxid"]): _row(raw) for raw in _read("sxid_catalog.csv")}
 
 
+class EventRow(msgspec.Struct, frozen=True, gc=False):
+    """One fault that has a name instead of a number. Events of one family about one thing are one fault."""
+
+    kind: str
+    family: str
+    row: Row
+
+
+@cache
+def events() -> Mapping[str, EventRow]:
+    """Every fault without a number, by its name."""
+    return {
+        raw["event"]: EventRow(raw["event"], raw["family"] or raw["event"], _row({"scope": "node"} | raw))
+        for raw in _read("event_catalog.csv")
+    }
+
+
 @cache
 def nvlink5() -> Mapping[int, tuple[Nvlink5Row, ...]]:
     """The decode table of Xid 144-150, by Xid."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 _MARKS = ("from", "to", "unit", "subcode", "status", "link")  # with another of these it is another event
+_NO_MARKS = (None,) * len(_MARKS)
 Detail = str | int | bool | tuple[str, ...] | tuple[int, ...]
 
 
@@ -30,10 +31,14 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     caused_by: int | None = None  # the Xid that the driver itself names as the cause
     suspect_peer: bool = False  # the other end of the link is more likely broken
     details: dict[str, Detail] = {}
+    subject: str = ""  # which disk, file system, port, module or program, where it is not the PCI address
+    family: str = ""  # events of one family about one subject are one fault; empty: the kind
 
     def fold_key(self) -> tuple[object, ...]:
         """Two events with the same key, close in time, are one that was printed twice."""
-        if self.sxid is not None:  # switches at both ends of a link report the same error
+        if self.kind == "sxid":  # switches at both ends of a link report the same error
             return (self.sxid,)
-        marks = tuple(map(self.details.get, _MARKS)) if self.details else ()
+        if self.subject:
+            return (self.family or self.kind, self.subject)
+        marks = tuple(map(self.details.get, _MARKS)) if self.details else _NO_MARKS
         return (self.kind, self.xid, self.pci, self.gpu_instance, self.compute_instance, self.caused_by, marks)

@@ -72,12 +72,12 @@ def weight(event: Verdict) -> tuple[int, int, int]:
 def group(told: list[Told]) -> int:
     """Give each event its incident's number and mark each incident's root; how many incidents there are."""
     groups: list[list[Told]] = []
-    latest: dict[tuple[str, int], list[Told]] = {}  # by GPU and boot
+    latest: dict[tuple[str, int], list[Told]] = {}  # by device, or else subject, and boot
     for one in told:
         if _is_port(one):
             continue
-        key = (one.event.pci or "", one.boot)
-        home = latest.get(key) if one.event.pci is not None else None
+        key = (one.event.pci.partition(".")[0] if one.event.pci is not None else one.event.subject, one.boot)
+        home = latest.get(key) if key[0] else None
         if home is not None and not apart(home[-1].last, one.first, BURST_S):
             home.append(one)
         else:
@@ -119,11 +119,11 @@ def decide(told: list[Told], incidents: int) -> Decision:
 
 def _is_port(one: Told) -> bool:
     """Reported by a switch or a slot about what is plugged into it."""
-    return one.event.sxid is not None or one.event.kind == "pcie_link_down"
+    return one.event.kind in ("sxid", "pcie_link_down")
 
 
 def _reports(port: Told, loss: Told) -> bool:
-    before = port.event.sxid is not None and port.first.line < loss.first.line  # a switch may itself be the cause
+    before = port.event.kind == "sxid" and port.first.line < loss.first.line  # a switch may itself be the cause
     return port.boot == loss.boot and not before and not apart(port.first, loss.first, FOLLOW_S)
 
 

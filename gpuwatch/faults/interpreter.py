@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from gpuwatch.faults import driver, switch, xid
+from gpuwatch.faults import disk, driver, lockup, memory, network, pcie, switch, xid
+from gpuwatch.faults.chains import Chains
 from gpuwatch.faults.event import Event
 from gpuwatch.faults.prefix import Record
 
 MAX_SXIDS = 512  # different errors whose severity word is remembered for their data lines
 MAX_UNATTRIBUTED = 100
+GRAMMARS = (network, disk, memory, lockup, pcie)
+"""Each has `read`, HEADS with which its messages begin, and WORDS for those that begin with a name."""
 PARAGRAPH_LINES = 6  # of the driver's; a message of it has at most five
 
 
@@ -26,6 +29,7 @@ class Interpreter:
         self._left_over: int | None = None
         self._left_over_message = ""
         self._sxid_words: dict[tuple[str, int], str] = {}
+        self._chains = Chains()
 
     def hear(self, record: Record) -> list[Event]:
         """The events that this message completes; mostly none."""
@@ -45,7 +49,18 @@ class Interpreter:
                 line = msgspec.structs.replace(line, word=self._sxid_words[key])
             return [switch.judge(line)]
         event = driver.simple(message)
-        return [event] if event is not None else []
+        return [event] if event is not None else self._node(record)
+
+    def _node(self, record: Record) -> list[Event]:
+        """What is no GPU's: the first grammar that can read it."""
+        message = record.message
+        for grammar in GRAMMARS:
+            if message.startswith(grammar.HEADS) or any(map(message.__contains__, grammar.WORDS)):
+                event = grammar.read(message)
+                if event is not None:
+                    return self._chains.join(event, record)
+        victim = pcie.victim(message) if "no error_detected" in message else None
+        return self._chains.no_recovery(*victim, record) if victim is not None else []
 
     def flush(self) -> list[Event]:
         """What was begun and can be told although its end did not come. What says nothing yet may still go on."""
@@ -53,6 +68,7 @@ class Interpreter:
         events = self._end_paragraph()
         if not events:
             self._paragraph = begun
+        events += self._chains.flush()
         if self._left_over is not None:
             event = driver.init_failed(self._left_over_message, self._left_over)
             self._left_over = None

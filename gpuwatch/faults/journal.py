@@ -1,13 +1,16 @@
 """Entries of the systemd journal as `journalctl -o json` prints them, one object a line.
 
 Only the kernel's own are taken: transport `kernel` and facility 0. A user may write into the kernel's ring through
-`/dev/kmsg`; the journal then says transport `kernel` too, but another facility.
+`/dev/kmsg`; the journal then says transport `kernel` too, but another facility. A few daemons may speak of their own
+subject (`daemons`).
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from gpuwatch.faults import daemons
+from gpuwatch.faults.event import Event
 from gpuwatch.faults.prefix import MAX_LINE, Record
 
 
@@ -19,6 +22,10 @@ class _Raw(msgspec.Struct, rename={"realtime_us": "__REALTIME_TIMESTAMP", "curso
     PRIORITY: str | None = None
     SYSLOG_FACILITY: str | None = None
     SYSLOG_IDENTIFIER: str | None = None
+    _SYSTEMD_UNIT: str | None = None
+    _UID: str | None = None
+    _COMM: str | None = None
+    _PID: str | None = None
     realtime_us: str | None = None
     cursor: str | None = None
 
@@ -30,22 +37,40 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
     cursor: str
     unix_ns: int | None  # when the journal received it
+    event: Event | None = None  # of another program than the kernel that may speak of its own subject: see `daemons`
 
 
 _DECODER = msgspec.json.Decoder(_Raw)
 
 
-def split(line: bytes, number: int = 0) -> Entry | None:
-    """The kernel's entry in this line; None if it is another program's, or no journal entry."""
+def split(line: bytes, number: int = 0, *, strict: bool = True) -> Entry | None:
+    """The entry in this line: the kernel's, or one of a daemon that is listed; None for all others.
+
+    `strict`: an entry that was printed without its transport is nobody's. Else its sender's own word is taken, as in a
+    plain log file.
+    """
     try:
         raw = _DECODER.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    if raw._TRANSPORT != "kernel" or raw.SYSLOG_FACILITY not in (None, "0"):
+    return _entry(raw, number, strict)
+
+
+def entry_of(fields: dict[str, str], number: int = 0) -> Entry | None:
+    """The same of an entry that was printed field by field."""
+    try:
+        return _entry(msgspec.convert(fields, _Raw), number, strict=False)
+    except msgspec.ValidationError:
         return None
-    if raw.SYSLOG_IDENTIFIER not in (None, "kernel"):
-        return None
+
+
+def _entry(raw: _Raw, number: int, strict: bool) -> Entry | None:
     text = _text(raw.MESSAGE)[:MAX_LINE]
+    event = None
+    if not _is_kernel(raw, strict):
+        event = daemons.in_journal(raw._SYSTEMD_UNIT or "", raw._UID or "", raw._COMM or "", text)
+        if event is None:
+            return None
     uptime_us = _number(raw._SOURCE_MONOTONIC_TIMESTAMP)
     received_us = _number(raw.realtime_us)
     records = tuple(
@@ -64,7 +89,16 @@ def split(line: bytes, number: int = 0) -> Entry | None:
         boot_id=raw._BOOT_ID or "",
         cursor=raw.cursor or "",
         unix_ns=None if received_us is None else received_us * 1000,
+        event=event,
     )
+
+
+def _is_kernel(raw: _Raw, strict: bool) -> bool:
+    if raw.SYSLOG_FACILITY not in (None, "0") or raw.SYSLOG_IDENTIFIER not in (None, "kernel"):
+        return False
+    if raw._TRANSPORT is not None or strict:
+        return raw._TRANSPORT == "kernel"
+    return raw._PID is None and raw._UID is None and raw._COMM is None
 
 
 def _text(message: str | list[int] | None) -> str:

@@ -60,6 +60,7 @@ _STAMP = re.compile(
     )\s*)\]:?""",
     re.VERBOSE,
 )
+_WORDS_OF_TIME = re.compile(r"(?![TC]\d+$)[^.+…-]")  # not which task printed it, nor a difference
 _VMKERNEL = re.compile(r"\s*(?:\d{4}-\d\d-\d\dT\S+\s+)?(?:\w+\(\d+\)\s+)?(?:vmkernel:\s+)?cpu\d+:\d+\)\s*")  # ESXi
 _GREPPED = re.compile(
     r"(?:[\w.+@-]*/)*(?:syslog|messages|kern|kern\.log|dmesg)(?:[.-]\d[\w.-]*)?:(?:\d+:)?"
@@ -93,6 +94,9 @@ def split(line: str, number: int = 0) -> list[Record]:
         return []
     if "#012" not in record.message and "\n" not in record.message:
         return [record]
+    head = text[: len(text) - len(record.message)]
+    if "kernel" not in head and not record.message.startswith("NVRM:"):
+        return [record]  # another program's message with a newline in it: its second line is not the kernel's either
     return _parts(record, re.split(r"#012|\n", record.message))
 
 
@@ -118,7 +122,7 @@ def last_repeated(line: str) -> int:
     """How often the line before this one came again, in the old syslog's words; 0 if the line does not say so."""
     text = clean(line)
     found = _LAST_REPEATED.search(text)
-    return int(found[1]) if found is not None and _is_syslog_head(text[: found.start()]) else 0
+    return int(found[1]) if found is not None and is_syslog_head(text[: found.start()]) else 0
 
 
 def clean(line: str) -> str:
@@ -144,7 +148,7 @@ def _strip(text: str, number: int) -> Record | None:
     usual = _USUAL.match(text)
     if usual is not None:
         head, seconds, micros, uptime = usual.group("head", "seconds", "micros", "uptime")
-        wall = _wall_clock(head) if head else ""
+        wall = wall_clock(head) if head else ""
         return Record(
             message=text[usual.end() :],
             stamp=uptime or wall,
@@ -173,7 +177,7 @@ def _strip_all(text: str, number: int) -> Record | None:
             if found["seconds"] is not None and uptime_us is None:
                 uptime_us = int(found["seconds"]) * 1_000_000 + int((found["fraction"] or "0")[:6].ljust(6, "0"))
                 uptime = inside
-            elif not wall and inside[:1] not in "TC.+-" and inside != "…":
+            elif not wall and _WORDS_OF_TIME.match(inside):
                 wall = inside
             at = found.end()
             continue
@@ -188,7 +192,7 @@ def _strip_all(text: str, number: int) -> Record | None:
             break
         tag = _kernel_tag(text, at)
         if tag is not None:
-            wall = wall or _wall_clock(tag[0])
+            wall = wall or wall_clock(tag[0])
             sure, at = True, tag[1]
             continue
         found = _TALOS.match(text, at) or _COLUMNS.match(text, at)
@@ -243,12 +247,12 @@ def _kernel_tag(text: str, at: int) -> tuple[str, int] | None:
         tag = _KERNEL_TAG.match(text, place)
         if tag is not None and (place == at or text[place - 1] in " \t]>"):
             head = text[at:place]
-            return (head, tag.end()) if _is_syslog_head(head) else None
+            return (head, tag.end()) if is_syslog_head(head) else None
         place = text.find("kernel", place + 6)
     return None
 
 
-def _is_syslog_head(head: str) -> bool:
+def is_syslog_head(head: str) -> bool:
     """Whether the words before `kernel:` are a date and a host, in any language, and not a sentence or another tag."""
     if _PLAIN_HEAD.fullmatch(head) is not None:
         return True
@@ -276,7 +280,7 @@ def _is_syslog_head(head: str) -> bool:
     return len(before) <= 4 and len(after) <= 1
 
 
-def _wall_clock(head: str) -> str:
+def wall_clock(head: str) -> str:
     """The date and time of a syslog head, without the host."""
     plain = _PLAIN_HEAD.fullmatch(head)
     if plain is not None:

@@ -9,13 +9,14 @@ from typing import Protocol
 
 import msgspec
 
-from gpuwatch.faults import journal, prefix, xid
+from gpuwatch.faults import daemons, journal, listing_text, prefix, smi_text, xid
 from gpuwatch.faults.event import Event
 from gpuwatch.faults.interpreter import Interpreter
+from gpuwatch.faults.prefilter import JSON, matters
 from gpuwatch.faults.prefix import Record
+from gpuwatch.faults.printed import DmesgJson, JournalText
 
 MAX_QUOTED = 100
-_JSON = (b"{", b"\x1e{", b"data: {")  # journalctl -o json, json-seq, json-sse
 MAX_WRAPS = 4  # a driver line of 200 characters on a terminal of 80, with room
 
 
@@ -32,19 +33,8 @@ class Listener(Protocol):
         """A new boot begins here."""
 
 
-def matters(raw: bytes) -> bool:
-    """Whether a line can have anything to do with a GPU. Cheap: it is asked of every line of every log."""
-    return (
-        b"NVRM" in raw
-        or b"SXid" in raw
-        or b"pciehp" in raw
-        or b"peermem" in raw
-        or b"peer_mem" in raw
-        or b" repeated " in raw
-        or b"Linux version " in raw
-        or raw.startswith(b"-- ")
-        or (raw.startswith(_JSON) and (b'"MESSAGE":[' in raw or b'"MESSAGE": [' in raw))  # not UTF-8: as numbers
-    )
+_TOOLS = tuple(dict.fromkeys((*smi_text.STARTS, *listing_text.STARTS)))
+_OTHERS = (b"NVRM", *(word.encode() for word in daemons.WORDS))  # of quotations, and of daemons
 
 
 class LogReader:
@@ -60,18 +50,25 @@ class LogReader:
         self._held: Record | None = None  # may be cut by a line break: its next line decides
         self._wraps = 0
         self._boot_id = ""
+        self._tools = smi_text.SmiText()
+        self._ports = listing_text.PortText()
+        self._entries = JournalText()
+        self._dmesg = DmesgJson()
+        self._words = ""  # the text, as long as it is one line
 
     def feed(self, raw: bytes) -> None:
         """One line, with or without its end."""
         self.lines += 1
         if self._held is not None and self._mend(raw):
             return
-        if not matters(raw):
+        if self._is_tools(raw) or self._is_printed(raw):
+            return
+        if not matters(raw) and not any(map(raw.__contains__, _OTHERS)):
             return
         if raw.startswith(b"-- ") and (b"Boot " in raw or b"Reboot" in raw):
             self._new_boot()
             return
-        if raw.startswith(_JSON) and b"_TRANSPORT" in raw:
+        if raw.startswith(JSON) and b'"MESSAGE"' in raw:
             self._journal(raw[raw.index(b"{") :])
             return
         text = raw.decode("utf-8", "replace")
@@ -80,6 +77,10 @@ class LogReader:
             if count:
                 self._listener.repeated(count, self.lines)
                 return
+        spoken = daemons.in_text(text, self.lines)
+        if spoken is not None:
+            self._listener.tell(*spoken)
+            return
         records = prefix.split(text, self.lines)
         if b"NVRM" in raw and not any(record.message.startswith("NVRM:") for record in records):
             self._quote(text)
@@ -91,8 +92,14 @@ class LogReader:
         if self._held is not None:
             held, self._held = self._held, None
             self._say(held)
+        entry = self._entries.finish()
+        if entry is not None:
+            self._told(journal.entry_of(entry, self.lines))
         for event in self.interpreter.flush():
             self._listener.tell(event, Record(message=event.text, line=self.lines))
+        value = listing_text.value(self._words) if self._words else None
+        if value is not None:
+            self._listener.tell(value, Record(message=value.text, line=1))
 
     def _hear(self, record: Record) -> None:
         if record.message.startswith("Linux version "):
@@ -125,11 +132,45 @@ class LogReader:
         self._say(held)
         return False
 
+    def _is_tools(self, raw: bytes) -> bool:
+        """Whether a tool printed this line, for a person who pasted it."""
+        if self.lines == 1:
+            self._words = raw[:80].decode("utf-8", "replace") if len(raw) < 80 else ""
+        elif self._words and raw.strip():
+            self._words = ""
+        listed = b"(rev ff)" in raw
+        if not listed and not raw.startswith(_TOOLS):
+            return False
+        text = prefix.clean(raw.decode("utf-8", "replace"))
+        event = listing_text.bus_line(text) if listed else None
+        events = [event] if event is not None else [*self._tools.hear(text), *self._ports.hear(text)]
+        for event in events:
+            self._listener.tell(event, Record(message=event.text, line=self.lines))
+        return bool(events)
+
+    def _is_printed(self, raw: bytes) -> bool:
+        """Whether the line is a part of an entry that was printed over several lines."""
+        mine, entry = self._entries.feed(raw)
+        if entry is not None:
+            self._told(journal.entry_of(entry, self.lines))
+        if mine or not raw.lstrip().startswith(b'"'):
+            return mine
+        mine, record = self._dmesg.feed(raw, self.lines)
+        if record is not None:
+            self._hear(record)
+        return mine
+
     def _journal(self, raw: bytes) -> None:
-        entry = journal.split(raw, self.lines)
+        entry = journal.split(raw, self.lines, strict=False)
+        if entry is None and b"NVRM" in raw:
+            self._quote(raw.decode("utf-8", "replace"))
+        self._told(entry)
+
+    def _told(self, entry: journal.Entry | None) -> None:
         if entry is None:
-            if b"NVRM" in raw:
-                self._quote(raw.decode("utf-8", "replace"))
+            return
+        if entry.event is not None:
+            self._listener.tell(entry.event, entry.records[0])
             return
         if entry.boot_id and self._boot_id and entry.boot_id != self._boot_id:
             self._new_boot()

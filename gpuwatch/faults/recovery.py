@@ -17,7 +17,7 @@ _FROM = re.compile(r"\bfrom\s*0x([0-9a-f]{1,8})\b", re.IGNORECASE)
 _TO = re.compile(r"(?:\)|[\s\d])to\s*0x([0-9a-f]{1,8})\b(?:\s*\(([^)]*)\)?)?", re.IGNORECASE)
 _TO_WORDS = re.compile(r"\bto\s+\(?([A-Z][\w /-]*[\w])", re.IGNORECASE)
 
-_SEVERITY = {0: "info", 1: "fatal", 2: "fatal", 3: "degraded", 4: "fatal", 6: "fatal", 7: "fatal"}
+SEVERITY = {0: "info", 1: "fatal", 2: "fatal", 3: "degraded", 4: "fatal", 6: "fatal", 7: "fatal"}
 """How bad the GPU is that wants this. Not here: 5, whose meaning differs by driver, and unknown numbers: warn."""
 
 
@@ -47,7 +47,7 @@ def read(text: str) -> Wanted:
     row = table.get(value) if value is not None else None
     if row is None:
         row = table[None]
-    severity = _SEVERITY.get(value, "warn") if value is not None else "warn"
+    severity = SEVERITY.get(value, "warn") if value is not None else "warn"
     return Wanted(value, severity, row.action, row.drain, row.note, details)
 
 

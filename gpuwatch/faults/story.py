@@ -13,6 +13,7 @@ from gpuwatch.faults.prefix import Record
 from gpuwatch.faults.stamps import apart
 
 MAX_PIDS = 64
+LATEST_TELLS_ALL = frozenset({"soft_lockup"})  # its interpreter counts the processors; their last number is the truth
 OUT_OF_ORDER_US = 5_000_000  # processors print out of order by less; time that goes back by more is a new boot
 CLEARED_BY = {154: 154, 162: 163}  # a 154 to 0x0 ends the 154 before it, 162 ends 163 (NVIDIA/NVSentinel#1252)
 
@@ -52,7 +53,7 @@ class Story:
         self._latest = known
         if event.pid is not None and len(known.pids) < MAX_PIDS:
             known.pids[event.pid] = None
-        if event.sxid is not None and event.pci is not None:
+        if event.kind == "sxid" and event.pci is not None:
             known.ports[event.pci] = None
 
     def repeated(self, count: int, line: int) -> None:
@@ -83,20 +84,26 @@ def _fold(known: Told, event: Event, record: Record) -> None:
         known.last = record
     if event == old:
         return
+    blamed = "via" in event.details and "via" not in old.details  # the port's error has got its device
     known.event = msgspec.structs.replace(
-        event if printed or weight(event) > weight(old) else old,
+        event if printed or blamed or weight(event) > weight(old) else old,
         pid=old.pid if old.pid is not None else event.pid,
         name=old.name if old.name is not None else event.name,
-        details=_merged(old.details, event.details, event.sxid is not None),
+        details=event.details if blamed or event.kind in LATEST_TELLS_ALL else _merged(old, event),
     )
 
 
-def _merged(old: dict[str, Detail], new: dict[str, Detail], gather: bool) -> dict[str, Detail]:
-    """The first line's details, with what later lines add. `gather`: several links and switches become a list."""
+def _merged(first: Event, later: Event) -> dict[str, Detail]:
+    """The first line's details, with what later lines add. Several links, switches or adapters become a list."""
+    old, new = first.details, later.details
     if old == new:
         return old
     merged = {**new, **old}
-    if gather:
+    if later.kind == "efa_admin_timeout":
+        names = [*_words(old.get("dev")), *_words(new.get("dev"))]
+        if len(set(names)) > 1:
+            merged["dev"] = tuple(dict.fromkeys(names))
+    if later.kind == "sxid":
         for key in ("switch", "link"):
             both = {*_numbers(old.get(key)), *_numbers(new.get(key))}
             if len(both) > 1:
@@ -104,6 +111,12 @@ def _merged(old: dict[str, Detail], new: dict[str, Detail], gather: bool) -> dic
         if "data_only" in merged and not ("data_only" in old and "data_only" in new):
             del merged["data_only"]
     return merged
+
+
+def _words(value: Detail | None) -> tuple[str, ...]:
+    if isinstance(value, tuple):
+        return tuple(word for word in value if isinstance(word, str))
+    return (value,) if isinstance(value, str) else ()
 
 
 def _numbers(value: Detail | None) -> tuple[int, ...]:

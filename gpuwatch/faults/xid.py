@@ -171,8 +171,8 @@ def joined(message: str, rest: str) -> str | None:
 def _address(text: str) -> str:
     """`dom:bus:dev` in the joining form. Drivers before 2010 printed a four-digit bus and no domain: `0001:00`."""
     parts = text.lower().split(":")
-    domain = parts[0][-4:] if len(parts) == 3 else "0000"
-    return f"{domain}:{parts[-2][-2:]}:{parts[-1]}"
+    domain = int(parts[0], 16) if len(parts) == 3 else 0
+    return f"{domain:04x}:{parts[-2][-2:]}:{parts[-1]}"
 
 
 def _process_id(text: str) -> int | None:

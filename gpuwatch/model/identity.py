@@ -18,10 +18,10 @@ _PCI = re.compile(r"^(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.[0-7])
 def pci_address(text: str) -> str | None:
     """One GPU's address in the form that joins NVML, kernel and lspci: `0000:9b:00`.
 
-    Lower case, last four digits of the domain, no function (a GPU's Xid has none). `None` if it is no address.
+    Lower case, the domain in at least four digits, no function (a GPU's Xid has none). `None` if it is no address.
     """
     found = _PCI.match(text.strip())
     if found is None:
         return None
     domain, bus, device = found.groups()
-    return f"{(domain or '0000')[-4:]}:{bus}:{device}".lower()
+    return f"{int(domain or '0', 16):04x}:{bus}:{device}".lower()  # a controller's own domain has five: 10000

@@ -14,8 +14,8 @@ import zlib
 from pathlib import Path
 
 from gpuwatch.clock import Clock
+from gpuwatch.faults.prefilter import matters
 from gpuwatch.faults.prefix import Record, split
-from gpuwatch.faults.reader import matters
 from gpuwatch.sdk.file_watch import FileWatch
 from gpuwatch.sdk.kernel_lines import EARLIER_BOOT, MAX_LINES, SLACK_NS, Line, wall_unix_ns
 
@@ -110,7 +110,7 @@ class KernelFile:
                 self._head = os.pread(self._file, HEAD_BYTES, 0)
             whole, end, rest = (self._rest + block).rpartition(b"\n")
             self._rest = rest if len(rest) <= MAX_LINE_BYTES else b""  # no log line is as long
-            if end and _may_matter(whole):
+            if end:
                 for raw in whole.split(b"\n"):
                     if matters(raw):
                         self._take(raw, at, lines)
@@ -169,11 +169,6 @@ def _opened(path: Path) -> int:
         os.close(file)
         raise OSError(errno.EINVAL, "is no plain file", str(path))
     return file
-
-
-def _may_matter(block: bytes) -> bool:
-    """Whether any line of it does: most blocks of most logs are passed over without being cut into lines."""
-    return matters(block) or b"\n-- " in block or b"\n{" in block
 
 
 def _of_earlier_boot(line: Line) -> Line:

@@ -14,7 +14,7 @@ import zlib
 
 from gpuwatch.clock import Clock
 from gpuwatch.faults import journal
-from gpuwatch.faults.reader import matters
+from gpuwatch.faults.prefilter import matters
 from gpuwatch.sdk.kernel_lines import MAX_LINES, Line
 
 READ_BYTES = 1 << 18

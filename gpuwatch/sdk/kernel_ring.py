@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 
 from gpuwatch.clock import Clock
+from gpuwatch.faults.prefilter import matters
 from gpuwatch.faults.prefix import split_kmsg
-from gpuwatch.faults.reader import matters
 from gpuwatch.sdk.kernel_lines import MAX_LINES, Line
 
 RECORD_BYTES = 16_384

@@ -90,7 +90,9 @@ def as_object(one: Told, reader: LogReader) -> dict[str, Any]:
         "lines": one.lines,
     }
     if event.kind != "xid":
-        keys["event"] = event.kind
+        keys |= {"event": event.kind, "count": one.lines}
+    if event.kind == "no_value":
+        keys["value"] = None  # unknown: not zero
     optional: dict[str, Any] = {
         "sxid": event.sxid,
         "gpu_instance": event.gpu_instance,

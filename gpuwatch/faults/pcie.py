@@ -1,0 +1,90 @@
+"""What the kernel says of the PCI Express bus: errors (AER), containment (DPC), narrow links, devices gone.
+
+Forms: drivers/pci/pcie/{aer,err,dpc}.c, drivers/pci/pci.c of the Linux kernel. One error is several lines of a port and
+of the devices behind it, in any order: `chains` joins them.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gpuwatch.faults.event import Event
+from gpuwatch.faults.named import ADDRESS, address_of, function_address, named
+
+HEADS = ("pcieport ",)
+WORDS = ("AER: ", "PCIe ", "device inaccessible")
+PORT = "pcieport"
+
+_HEAD = rf"(?P<driver>[\w-]+) (?P<pci>{ADDRESS})(?: [\w.-]+)?: "
+_BUS_ERROR = re.compile(rf"{_HEAD}\s*(?:AER: )?PCIe Bus Error: severity=(?P<severity>[^,]+),")
+_RECEIVED = re.compile(
+    rf"{_HEAD}AER: (?:Multiple )?(?P<severity>(?:Un)?[Cc]orrect(?:ed|able)(?: \((?:Non-)?Fatal\))?) error "
+    rf"(?:message )?received(?:: | from )(?P<source>{ADDRESS})?"
+)
+_NO_RECOVERY = re.compile(rf"{_HEAD}(?:AER: )?can't recover \(no error_detected callback\)")
+_RECOVERY = re.compile(rf"{_HEAD}(?:AER: )?device recovery (?P<how>failed|successful)")
+_CONTAINED = re.compile(rf"{_HEAD}DPC: containment event, status:")
+_BANDWIDTH = re.compile(
+    rf"{_HEAD}[\d.]+ Gb/s available PCIe bandwidth, limited by (?P<speed>[\d.]+) GT/s PCIe x(?P<now>\d+) link at "
+    rf"(?P<at>{ADDRESS}) \(capable of [\d.]+ Gb/s with (?P<best>[\d.]+) GT/s PCIe x(?P<max>\d+) link\)"
+)
+_GONE = re.compile(rf"{_HEAD}(?:Unable to change power state|can't change power state) .*device inaccessible")
+_NO_SOURCE = "0000:00:00.0"  # the port did not record it
+
+
+def read(message: str) -> Event | None:
+    """The event of a bus message, None if it is none."""
+    found = _BUS_ERROR.match(message)
+    if found is not None:
+        return _error(message, found["severity"], found["driver"], found["pci"], None)
+    found = _RECEIVED.match(message)
+    if found is not None:
+        source, port = function_address(found["source"]), function_address(found["pci"])
+        if source in (None, _NO_SOURCE, port):
+            return _error(message, found["severity"], found["driver"], found["pci"], None)
+        return _error(message, found["severity"], None, found["source"], port)
+    found = _CONTAINED.match(message)
+    if found is not None:
+        return _error(message, "Uncorrected (Fatal)", found["driver"], found["pci"], None)
+    found = _RECOVERY.match(message)
+    if found is not None and found["how"] == "successful":
+        pci = function_address(found["pci"])
+        return named("aer_recovered", message, pci=pci, subject=pci or "")
+    found = _BANDWIDTH.match(message)
+    if found is not None:
+        return _link(message, found)
+    found = _GONE.match(message)
+    if found is not None:
+        return named("pci_inaccessible", message, pci=address_of(found["driver"], found["pci"]))
+    return None
+
+
+def victim(message: str) -> tuple[str, str] | None:
+    """`(driver, address)` of a device whose driver cannot recover from an error that its port reports."""
+    found = _NO_RECOVERY.match(message)
+    pci = function_address(found["pci"]) if found is not None else None
+    return (found["driver"], pci) if found is not None and pci is not None else None
+
+
+def _error(text: str, severity: str, driver: str | None, address: str, via: str | None) -> Event:
+    word = severity.lower()
+    if "(fatal)" in word:
+        kind = "aer_fatal"
+    elif word.startswith("uncorrect"):
+        kind = "aer_nonfatal"
+    else:
+        kind = "aer_corrected"
+    pci = function_address(address)
+    return named(kind, text, pci=pci, subject=via or pci or "", details={"via": via, "device": driver})
+
+
+def _link(text: str, found: re.Match[str]) -> Event | None:
+    narrow = int(found["now"]) < int(found["max"])
+    pci = address_of(found["driver"], found["pci"])
+    if narrow:
+        details = {"now": f"x{found['now']}", "max": f"x{found['max']}", "at": found["at"].lower()}
+        return named("pcie_width", text, pci=pci, details=details)
+    if float(found["speed"]) < float(found["best"]):
+        speeds = {"now": f"{found['speed']} GT/s", "max": f"{found['best']} GT/s", "at": found["at"].lower()}
+        return named("pcie_speed", text, pci=pci, details=speeds)
+    return None

@@ -1,0 +1,98 @@
+# ruff: noqa: E501  (log lines are quoted whole)
+"""What the kernel says of the PCI Express bus. Forms: drivers/pci/pcie/{aer,err,dpc}.c and drivers/pci/pci.c of Linux."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults_table import check
+
+DEAD = "severity=fatal; action=drain_replace; drain=yes"
+SOME = "severity=degraded; action=none; drain=after_count"
+GOOD = "severity=info; action=none; drain=no"
+
+LINES = [
+    (
+        f"event=aer_fatal; pci=0000:03:00.0; via=0000:00:03.0; {DEAD}",
+        "pcieport 0000:00:03.0: AER: Uncorrected (Fatal) error received: 0000:03:00.0\n"
+        "nvidia 0000:03:00.0: AER: can't recover (no error_detected callback)\n"
+        "pcieport 0000:00:03.0: AER: device recovery failed",
+    ),
+    (
+        f"event=aer_fatal; pci=0000:80:01.0; {DEAD}",
+        "pcieport 0000:80:01.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Receiver ID)",
+    ),
+    (
+        f"event=aer_fatal; pci=0000:80:01.0; {DEAD}",
+        "pcieport 0000:80:01.0: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer, (Receiver ID)",
+    ),
+    (
+        f"event=aer_fatal; pci=0000:80:01.0; {DEAD}",
+        "pcieport 0000:80:01.0: AER: Multiple Uncorrectable (Fatal) error message received from 0000:80:01.0",
+    ),
+    (
+        f"event=aer_nonfatal; pci=0000:41:00.0; device=mlx5_core; {SOME}",
+        "mlx5_core 0000:41:00.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer, "
+        "(Requester ID)\n"
+        "mlx5_core 0000:41:00.0:   device [15b3:1021] error status/mask=00100000/00000000\n"
+        "mlx5_core 0000:41:00.0:    [20] UnsupReq               (First)",
+    ),
+    (
+        f"event=aer_nonfatal; pci=0000:3e:00.0; via=0000:00:1d.0; {SOME}",
+        "pcieport 0000:00:1d.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer, (Requester ID)\n"
+        "xhci_hcd 0000:3e:00.0: AER: can't recover (no error_detected callback)\n"
+        "pcieport 0000:00:1d.0: AER: device recovery failed",
+    ),
+    (
+        f"event=aer_corrected; pci=0000:3b:00.0; device=nvidia; {GOOD}",
+        "nvidia 0000:3b:00.0: PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Transmitter ID)",
+    ),
+    (
+        f"event=aer_corrected; pci=0000:3b:00.0; device=nvidia; {GOOD}",
+        "nvidia 0000:3b:00.0: PCIe Bus Error: severity=Correctable, type=Physical Layer, (Receiver ID)",
+    ),
+    (
+        f"event=aer_corrected; pci=0000:00:1c.0; {GOOD}",
+        "pcieport 0000:00:1c.0: AER: Multiple Corrected error received: 0000:00:1c.0",
+    ),
+    (
+        f"event=aer_corrected; pci=0000:3b:00.0; {GOOD}",
+        "pcieport 0000:3a:00.0: AER: Correctable error message received from 0000:3b:00.0",
+    ),
+    (
+        f"event=aer_fatal; pci=0000:16:01.0; {DEAD}",
+        "pcieport 0000:16:01.0: DPC: containment event, status:0x1f01 source:0x0000",
+    ),
+    (f"event=aer_recovered; pci=0000:16:01.0; {GOOD}", "pcieport 0000:16:01.0: AER: device recovery successful"),
+    ("", "pcieport 0000:00:1c.0: AER: enabled with IRQ 122"),
+    ("", "pcieport 0000:00:1c.0: PME: Signaling with IRQ 122"),
+    (
+        "event=pcie_width; pci=0000:9c:00.0; now=x4; max=x16; at=0000:97:01.0; severity=degraded; "
+        "action=contact_support; drain=after_count",
+        "mlx5_core 0000:9c:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 16.0 GT/s PCIe x4 link at 0000:97:01.0 "
+        "(capable of 504.112 Gb/s with 32.0 GT/s PCIe x16 link)",
+    ),
+    (
+        "event=pcie_speed; pci=0000:9c:00.0; severity=warn; action=none; drain=no",
+        "mlx5_core 0000:9c:00.0: 126.016 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x16 link at 0000:97:01.0 "
+        "(capable of 252.048 Gb/s with 16.0 GT/s PCIe x16 link)",
+    ),
+    ("", "mlx5_core 0000:9c:00.0: 504.112 Gb/s available PCIe bandwidth (32.0 GT/s PCIe x16 link)"),
+    (
+        f"event=pci_inaccessible; pci=0000:01:00; {DEAD}",
+        "nvidia 0000:01:00.0: Unable to change power state from D3cold to D0, device inaccessible",
+    ),
+    (
+        f"event=pci_inaccessible; pci=0000:81:00.0; {DEAD}",
+        "nvme 0000:81:00.0: Unable to change power state from D3cold to D0, device inaccessible",
+    ),
+    (
+        f"event=aer_fatal; pci=10000:01:00.0; {DEAD}",
+        "pcieport 10000:01:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Physical Layer, (Receiver ID)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("expected", "text"), LINES)
+def test_a_bus_line(expected: str, text: str) -> None:
+    check(expected, text)

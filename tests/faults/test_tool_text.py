@@ -1,0 +1,142 @@
+# ruff: noqa: E501  (log lines are quoted whole)
+"""Output of tools that a person pastes: nvidia-smi, lspci, ibstat, the content of files below /sys."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults_table import check
+
+LOST = "severity=fatal; action=drain_replace; drain=yes"
+LINES = [
+    (
+        f"event=no_handle; pci=0000:0b:00; {LOST}",
+        "Unable to determine the device handle for GPU 0000:0B:00.0: Unknown Error",
+    ),
+    (
+        f"event=no_handle; pci=0000:3b:00; {LOST}",
+        "Unable to determine the device handle for GPU2: 0000:3B:00.0: Unknown Error\nNo devices were found",
+    ),
+    (
+        f"event=gpu_lost; pci=0000:3b:00; {LOST}",
+        "Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost.  Reboot the system to recover this GPU",
+    ),
+    (
+        "event=driver_mismatch; severity=degraded; action=reboot; drain=yes",
+        "Failed to initialize NVML: Driver/library version mismatch",
+    ),
+    (
+        "event=driver_not_loaded; severity=fatal; action=reboot; drain=yes",
+        "Failed to initialize NVML: Driver Not Loaded",
+    ),
+    ("event=nvml_unknown_error; severity=warn; action=none; drain=no", "Failed to initialize NVML: Unknown Error"),
+    (
+        "event=nvml_no_permission; severity=warn; action=none; drain=no",
+        "Failed to initialize NVML: Insufficient Permissions",
+    ),
+    (
+        "event=nvml_no_permission; severity=warn; action=none; drain=no",
+        "Failed to initialize NVML: GPU access blocked by the operating system",
+    ),
+    (
+        "event=driver_library_missing; severity=warn; action=contact_support; drain=no",
+        "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system. Please make sure that the NVIDIA Display Driver "
+        "is properly installed and present in your system.",
+    ),
+    ("event=no_devices; severity=fatal; action=reboot; drain=yes", "No devices were found"),
+    ("", "| NVIDIA-SMI 550.54.15              Driver Version: 550.54.15      CUDA Version: 12.4     |"),
+    (
+        "event=err_field; index=3; pci=0000:1b:00; severity=degraded; action=reset_gpu; drain=yes",
+        "|   3  Tesla V100-SXM2...  On   | 00000000:1B:00.0 Off |                    0 |\n"
+        "| N/A   34C    P0   ERR! / 300W |      0MiB / 32510MiB |    ERR!      Default |",
+    ),
+    (
+        "event=err_field; index=0; pci=0000:05:00; drain=yes",
+        "|   0  ERR!                Off  | 00000000:05:00.0 Off |                 ERR! |\n"
+        "|ERR!  ERR! ERR!    ERR! / ERR! |  ERR!               |    ERR!      ERR!    |",
+    ),
+    (
+        "",
+        "|   3  Tesla V100-SXM2...  On   | 00000000:1B:00.0 Off |                    0 |\n"
+        "| N/A   34C    P0    56W / 300W |      0MiB / 32510MiB |      0%      Default |",
+    ),
+    (
+        "event=row_remap_pending; pci=0000:3b:00; uncorrectable=2; severity=warn; action=none; drain=no; "
+        "plan=reset when idle",
+        "GPU 00000000:3B:00.0\n    Product Name                          : NVIDIA H100\n    Remapped Rows\n"
+        "        Correctable Error                 : 0\n        Uncorrectable Error               : 2\n"
+        "        Pending                           : Yes\n        Remapping Failure Occurred        : No",
+    ),
+    (
+        f"event=row_remap_failed; pci=0000:3b:00; {LOST}",
+        "GPU 00000000:3B:00.0\n    Remapped Rows\n        Correctable Error                 : 0\n"
+        "        Uncorrectable Error               : 8\n        Pending                           : No\n"
+        "        Remapping Failure Occurred        : Yes",
+    ),
+    (
+        "",
+        "    Remapped Rows\n        Correctable Error                 : 1\n"
+        "        Uncorrectable Error               : 0\n        Pending                           : No\n"
+        "        Remapping Failure Occurred        : No",
+    ),
+    (
+        "event=page_retirement_pending; severity=warn; action=none; drain=no",
+        "    Retired Pages\n        Single Bit ECC                    : 0\n        Double Bit ECC                    : 2\n"
+        "        Pending Page Blacklist            : Yes",
+    ),
+    (
+        "event=recovery_action; pci=0000:3b:00; wanted=Reset; severity=fatal; action=reset_gpu; drain=yes",
+        "GPU 00000000:3B:00.0\n    GPU Recovery Action                   : Reset",
+    ),
+    (
+        "event=recovery_action; wanted=Reboot; severity=fatal; action=reboot; drain=yes",
+        "    GPU Recovery Action                   : Reboot",
+    ),
+    ("", "    GPU Recovery Action                   : None"),
+    ("", "    GPU Recovery Action                   : N/A"),
+    (
+        f"event=pci_all_ones; pci=0000:1c:00; {LOST}",
+        "1c:00.0 3D controller: NVIDIA Corporation GH100 [H100 SXM5 80GB] (rev ff)",
+    ),
+    (
+        f"event=pci_all_ones; pci=0009:01:00; {LOST}",
+        "0009:01:00.0 3D controller [0302]: NVIDIA Corporation Device [10de:2941] (rev ff) (prog-if ff)",
+    ),
+    (
+        "event=pci_all_ones; pci=0000:5c:00.0; severity=fatal; action=drain_replace; drain=yes",
+        "5c:00.0 Infiniband controller: Mellanox Technologies MT2910 Family [ConnectX-7] (rev ff)",
+    ),
+    ("", "1c:00.1 Audio device: NVIDIA Corporation TU102 High Definition Audio Controller (rev ff)"),
+    ("", "1a:00.0 VGA compatible controller: NVIDIA Corporation TU102GL [Quadro RTX 6000/8000] (rev a1)"),
+    (
+        "event=ib_not_active; dev=mlx5_0; state=down; phys=polling; severity=warn; action=contact_support; drain=no",
+        "CA 'mlx5_0'\n\tCA type: MT4129\n\tNumber of ports: 1\n\tPort 1:\n\t\tState: Down\n\t\tPhysical state: Polling\n"
+        "\t\tRate: 10",
+    ),
+    ("", "CA 'mlx5_0'\n\tCA type: MT4129\n\tPort 1:\n\t\tState: Active\n\t\tPhysical state: LinkUp\n\t\tRate: 400"),
+    (
+        "event=ib_not_active; dev=mlx5_1; state=initializing; phys=linkup",
+        "CA 'mlx5_0'\n\tPort 1:\n\t\tState: Active\n\t\tPhysical state: LinkUp\n"
+        "CA 'mlx5_1'\n\tPort 1:\n\t\tState: Initializing\n\t\tPhysical state: LinkUp",
+    ),
+    (
+        "event=ib_not_active; dev=mlx5_2; state=down; phys=disabled",
+        "Infiniband device 'mlx5_2' port 1 status:\n\tdefault gid:\t fe80::1\n\tstate:\t\t 1: DOWN\n"
+        "\tphys state:\t 3: Disabled\n\trate:\t\t 10 Gb/sec (4X)\n\tlink_layer:\t InfiniBand",
+    ),
+    ("event=no_value; value=-; severity=info; action=none; drain=no", "N/A (no PMA)"),
+    ("event=ib_not_active; state=down; severity=warn; action=contact_support; drain=no", "1: DOWN"),
+    ("event=ib_not_active; state=init; severity=warn", "2: INIT"),
+    ("", "4: ACTIVE"),
+    ("event=ib_not_active; phys=disabled; severity=warn", "3: Disabled"),
+    ("", "5: LinkUp"),
+    ("event=no_value; value=-", "Unknown speed"),
+    ("event=no_value; value=-", "Unknown"),
+    ("", "32.0 GT/s PCIe"),
+    ("", "16"),
+]
+
+
+@pytest.mark.parametrize(("expected", "text"), LINES)
+def test_a_tools_text(expected: str, text: str) -> None:
+    check(expected, text)
