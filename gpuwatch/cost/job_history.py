@@ -13,7 +13,7 @@ from datetime import date, timedelta
 from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
 
-from gpuwatch.cost.job_words import counted, dollars, empty, findings_of, said, worth
+from gpuwatch.cost.job_words import counted, dollars, empty, findings_of, said, waste_of, worth
 from gpuwatch.cost.rounding import as_decimal, largest_remainder, round_half_up, round_nested
 from gpuwatch.model.job_history import JobHistory, JobSum
 from gpuwatch.model.job_report import GpuPrice, JobReport, JobRow
@@ -41,12 +41,14 @@ class _Line:
     """One line while it is added up."""
 
     tries: int = 0
+    never_started: int = 0
     gpu_seconds: int = 0
     unpriced: int = 0
     usd: Fraction = field(default_factory=Fraction)
 
     def add(self, one: JobSum, rate: Rate | None) -> None:
-        self.tries += one.tries
+        self.tries += one.tries - one.never_started
+        self.never_started += one.never_started
         self.gpu_seconds += one.gpu_seconds
         if rate is None:
             self.unpriced += one.gpu_seconds
@@ -103,6 +105,7 @@ def make_job_report(
                 "The idle time counts from the first start of a job in the dump, and a dump also holds jobs that began "
                 "before its own period: give the period with --month, or --since and --until."
             )
+    waste, waste_line = waste_of(grouped, idle)
     return JobReport(
         by=tuple(by),
         source=history.source,
@@ -114,6 +117,8 @@ def make_job_report(
         sum_line=_sum_line(total, history),
         groups=grouped,
         lost_at_most=grouped.get("failed"),
+        waste_at_most=waste,
+        waste_line=waste_line,
         idle=idle,
         fleet_gpus=fleet_gpus,
         said=tuple(sentences),
@@ -198,6 +203,7 @@ def _row(keys: tuple[str, ...], line: _Line, cents: int, whole: int, detail: str
         usd=as_decimal(cents) if priced else None,
         unpriced_gpu_seconds=line.unpriced,
         share_percent=share,
+        never_started=line.never_started,
     )
 
 
@@ -216,6 +222,8 @@ def _sum_line(total: _Line, history: JobHistory) -> str:
     text = (
         f"The lines sum to {hours_of(total.gpu_seconds):,} GPU-hours in {counted(total.tries, 'try', 'tries')} of jobs"
     )
+    if total.never_started:
+        text += f" ({total.never_started:,} more never started)"
     if total.unpriced == total.gpu_seconds:
         return f"{text}; nothing has a price."
     text += f", {dollars(as_decimal(round_half_up(total.usd)))} at the prices below"

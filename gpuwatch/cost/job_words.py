@@ -32,6 +32,37 @@ def said(groups: Mapping[str, JobRow]) -> Iterable[str]:
             yield f"{name.capitalize()}: {worth(row)}: {words}"
 
 
+def waste_of(groups: Mapping[str, JobRow], idle: JobRow | None) -> tuple[JobRow | None, str]:
+    """The one line on top: what failed and what no job held, as an upper bound, and what is not in it."""
+    parts = [
+        (row, words)
+        for row, words in ((groups.get("failed"), "of jobs that failed"), (idle, "in no job"))
+        if row is not None and row.gpu_seconds > 0
+    ]
+    if not parts:
+        return None, ""
+    priced = all(row.usd is not None for row, _ in parts)
+    whole = JobRow(
+        keys=("waste",),
+        detail="upper bound: " + " and ".join(words for _, words in parts),
+        gpu_seconds=sum(row.gpu_seconds for row, _ in parts),
+        gpu_hours=sum((row.gpu_hours for row, _ in parts), Decimal(0)),
+        usd=sum((row.usd for row, _ in parts if row.usd is not None), Decimal(0)) if priced else None,
+        unpriced_gpu_seconds=sum(row.unpriced_gpu_seconds for row, _ in parts),
+    )
+    text = f"Waste, an UPPER BOUND: {worth(whole, 'at most ')}"
+    text += f" ({'; '.join(f'{worth(row)} {words}' for row, words in parts)})." if parts[1:] else f" {parts[0][1]}."
+    unjudged = [groups[name] for name in ("cancelled", "preempted", "requeued") if name in groups]
+    if hours := sum((row.gpu_hours for row in unjudged), Decimal(0)):
+        text += (
+            f" Not in it: {hours:,} GPU-hours of jobs that were cancelled, preempted or requeued, of which a job "
+            "history does not know what was useful."
+        )
+    if idle is None:
+        text += " Give --fleet-gpus to see what was in no job."
+    return whole, text
+
+
 def findings_of(history: JobHistory, unpriced: bool, rates_known: bool) -> list[str]:
     """Everything that a reader must know before they trust the figures."""
     found = []

@@ -33,8 +33,9 @@ class JobSum(msgspec.Struct, frozen=True, kw_only=True):
     state: str  # the scheduler's own word
     group: JobGroup
     keys: tuple[str, ...]  # in the order of `Asked.keys`
-    tries: int  # begun in this stretch; a requeued job has several, a job of several parts is one
+    tries: int  # begun, or queued, in this stretch; a requeued job has several, a job of several parts is one
     gpu_seconds: int
+    never_started: int = 0  # of these tries: they wait, or ended while they waited
 
 
 class Rejected(msgspec.Struct, frozen=True, kw_only=True):

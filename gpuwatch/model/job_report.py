@@ -16,12 +16,13 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
 
     keys: tuple[str, ...]
     detail: str = ""
-    tries: int = 0  # a requeued job has several, a job of several parts is one
+    tries: int = 0  # that began; a requeued job has several, a job of several parts is one
     gpu_seconds: int = 0  # exact; adds up
     gpu_hours: Decimal = Decimal(0)  # the same to three places, each line rounded on its own
     usd: Decimal | None = None  # rounded so that the lines add up; None: nothing of it has a price ("unknown $")
     unpriced_gpu_seconds: int = 0  # in no amount
     share_percent: Decimal | None = None  # of all GPU time
+    never_started: int = 0  # in no try: they wait, or ended while they waited
 
 
 class GpuPrice(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +50,8 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     sum_line: str = ""
     groups: dict[str, JobRow] = {}  # always there, whatever the report is split by
     lost_at_most: JobRow | None = None  # failed time: an upper bound of what failures cost
+    waste_at_most: JobRow | None = None  # failed and, where it is known, idle time; None: neither
+    waste_line: str = ""  # the same in a sentence, with what is not in it
     idle: JobRow | None = None  # of a fleet whose size was given: paid for and in no job
     fleet_gpus: int | None = None
     said: tuple[str, ...] = ()  # what the groups mean, in sentences

@@ -34,7 +34,16 @@ def render(report: CostReport) -> str:
     return out.getvalue()
 
 
-JOB_COLUMNS = ("tries", "gpu_seconds", "gpu_hours", "usd", "unpriced_gpu_seconds", "share_percent", "detail")
+JOB_COLUMNS = (
+    "tries",
+    "gpu_seconds",
+    "gpu_hours",
+    "usd",
+    "unpriced_gpu_seconds",
+    "share_percent",
+    "detail",
+    "never_started",
+)
 
 
 def render_jobs(report: JobReport) -> str:
@@ -46,7 +55,8 @@ def render_jobs(report: JobReport) -> str:
         keys = [*row.keys, *("" for _ in report.by[len(row.keys) :])]
         amounts = [_plain(row.gpu_hours), _plain(row.usd)]
         share = _plain(row.share_percent)
-        writer.writerow([*keys, row.tries, row.gpu_seconds, *amounts, row.unpriced_gpu_seconds, share, row.detail])
+        rest = [row.unpriced_gpu_seconds, share, row.detail, row.never_started]
+        writer.writerow([*keys, row.tries, row.gpu_seconds, *amounts, *rest])
     return out.getvalue()
 
 

@@ -172,6 +172,8 @@ def render_jobs(report: JobReport) -> str:
     if report.empty_because:
         lines += _wrap(report.empty_because)
     else:
+        if report.waste_line:
+            lines += [*_wrap(report.waste_line), ""]
         lines += _job_table(report)
         lines += ["", *_wrap(report.sum_line)]
         for sentence in report.said:
@@ -200,7 +202,8 @@ def _job_table(report: JobReport) -> list[str]:
     lines = [_line(heads, widths, keys), rule]
     for cells, row in zip(body, report.rows, strict=True):
         line = _line(cells, widths, keys)
-        detail = f"  {row.detail}" if row.detail else ""
+        never = f"{row.never_started:,} never started" if row.never_started else ""
+        detail = "".join(f"  {words}" for words in (row.detail, never) if words)
         lines.append(_cut(line + detail, WIDTH) if len(line) < WIDTH - 3 else line)
     return [*lines, rule, _line(total, widths, keys)]
 

@@ -64,6 +64,7 @@ class Fold:
         self.until = FAR_UNIX_S if asked.until_unix_s is None else asked.until_unix_s
         self.cuts = sorted({0, self.since, self.until, *asked.cuts_unix_s, FAR_UNIX_S})
         self.sums: dict[tuple[int, str, tuple[str, ...] | str], list[int]] = {}
+        self._never: dict[tuple[int, str, tuple[str, ...] | str], int] = {}  # of those tries, who never started
         self.groups: dict[str, JobGroup] = {}
         self.pages = Pages()
         self.first = FAR_UNIX_S
@@ -139,6 +140,7 @@ class Fold:
                     keys=own,
                     tries=tries,
                     gpu_seconds=gpu_seconds,
+                    never_started=self._never.get((at, state, keys), 0),
                 )
             )
         last = max(self.last, heard if self._open else 0)
@@ -214,8 +216,10 @@ class Fold:
         moment = when[0] if when else self.since
         if record.state.group == "pending":
             moment = max(moment, self.since)  # it waits still
-        self._unheard += record.state.group in ("completed", "failed") and not record.begins
-        self._count(bisect_right(self.cuts, moment), record.state, record.keys, tries, 0)
+        unheard = record.state.group in ("completed", "failed") and not record.begins
+        self._unheard += unheard
+        never = 0 if unheard and record.state.name != "DEADLINE" else tries
+        self._count(bisect_right(self.cuts, moment), record.state, record.keys, tries, 0, never)
 
     def _spread(self, line: int, state: JobState, record: Record, begin: int, end: int, tries: int) -> None:
         held_s = end - begin
@@ -223,8 +227,9 @@ class Fold:
         if begin > end or begin >= self.until or (begin == end and held_s):
             self.outside += tries
             return
-        gpus = record.gpus
+        gpus, never = record.gpus, 0
         if isinstance(gpus, str):
+            never = 0 if held_s else tries  # some releases give the end as the start of what ended in the queue
             if end > begin:
                 self._unknown_count += 1
                 self._unknown_s += end - begin
@@ -237,11 +242,15 @@ class Fold:
         while end > self.cuts[at]:
             self._count(at, state, record.keys, tries, gpus * (self.cuts[at] - begin))
             begin, tries, at = self.cuts[at], 0, at + 1
-        self._count(at, state, record.keys, tries, gpus * (end - begin))
+        self._count(at, state, record.keys, tries, gpus * (end - begin), never)
 
-    def _count(self, at: int, state: JobState, keys: tuple[str, ...], tries: int, gpu_seconds: int) -> None:
+    def _count(
+        self, at: int, state: JobState, keys: tuple[str, ...], tries: int, gpu_seconds: int, never: int = 0
+    ) -> None:
         self.groups[state.name] = state.group
         own = keys[0] if len(keys) == 1 else keys
+        if never:
+            self._never[at, state.name, own] = self._never.get((at, state.name, own), 0) + never
         entry = self.sums.setdefault((at, state.name, own), [0, 0])
         entry[0] += tries
         entry[1] += gpu_seconds

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from gpuwatch.cost.job_history import Rate, Rates, hours_of, make_job_report, month_cuts
 from gpuwatch.model.job_history import JobGroup, JobHistory, JobSum, Rejected
@@ -280,3 +281,53 @@ def test_lines_add_up_to_the_total(
 )
 def test_hours_are_rounded_half_up(gpu_seconds: int, hours: str) -> None:
     assert hours_of(gpu_seconds) == Decimal(hours)
+
+
+def test_tries_are_those_that_began() -> None:
+    cancelled = JobSum(begins_unix_s=0, state="CANCELLED", group="cancelled", keys=(), tries=5, gpu_seconds=7200)
+    made = report(structs.replace(cancelled, never_started=3), one("PENDING", "pending", 0, tries=4))
+    assert (made.total.tries, made.total.never_started) == (5 - 3 + 4, 3)
+    assert "6 tries of jobs (3 more never started)" in made.sum_line
+
+
+@pytest.mark.parametrize(
+    ("sums", "fleet", "usd", "line"),
+    [
+        pytest.param(
+            [("FAILED", "failed", 7200)],
+            None,
+            "6.00",
+            "2.000 GPU-hours, at most $6.00 of jobs that failed.",
+            id="failed",
+        ),
+        pytest.param(
+            [("FAILED", "failed", 7200)], 1, "72.00", "24.000 GPU-hours, at most $72.00 (2.000", id="and-idle"
+        ),
+        pytest.param([("COMPLETED", "completed", 3600)], 1, "69.00", "at most $69.00 in no job.", id="idle-alone"),
+        pytest.param(
+            [("FAILED", "failed", 7200), ("CANCELLED", "cancelled", 3600)],
+            None,
+            "6.00",
+            "Not in it: 1.000",
+            id="unjudged",
+        ),
+        pytest.param([("COMPLETED", "completed", 3600)], None, None, "", id="none"),
+        pytest.param([("COMPLETED", "completed", 48 * 3600)], 1, None, "", id="a-fleet-that-is-too-small"),
+    ],
+)
+def test_one_line_of_waste_that_is_an_upper_bound_and_called_so(
+    sums: list[tuple[str, JobGroup, int]], fleet: int | None, usd: str | None, line: str
+) -> None:
+    made = report(*(one(*words) for words in sums), rates={"": [rate("3")]}, fleet_gpus=fleet)
+    assert (made.waste_at_most is not None) == bool(usd)
+    if usd is None:
+        assert made.waste_line == ""
+        return
+    assert made.waste_at_most is not None
+    assert (made.waste_at_most.usd, made.waste_at_most.gpu_hours) == (Decimal(usd), Decimal(usd) / 3)
+    assert made.waste_line.startswith("Waste, an UPPER BOUND: ")
+    assert line in made.waste_line
+
+
+def test_waste_without_a_price_is_unknown_dollars() -> None:
+    assert "at most 2.000 GPU-hours, unknown $ of jobs that failed" in report(one("FAILED", "failed", 7200)).waste_line

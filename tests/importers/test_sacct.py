@@ -266,6 +266,26 @@ def test_tasks_that_wait(job: str, count: int) -> None:
     assert (tries(history), gpu_seconds(history)) == ({"PENDING": count}, {"PENDING": 0})
 
 
+@pytest.mark.parametrize(
+    ("state", "start", "end", "elapsed", "tres", "never"),
+    [
+        ("PENDING", "Unknown", "Unknown", "0", "", 1),
+        ("CANCELLED by 5", "None", "2026-11-30T11:00:00", "0", "", 1),
+        ("CANCELLED by 5", "2026-11-30T11:00:00", "2026-11-30T11:00:00", "0", "", 1),  # the end given as the start
+        ("DEADLINE", "Unknown", "2026-11-30T11:00:00", "0", "", 1),
+        ("CANCELLED by 5", "2026-11-30T10:00:00", "2026-11-30T11:00:00", "3600", "gres/gpu=8", 0),
+        ("FAILED", "2026-11-30T11:00:00", "2026-11-30T11:00:00", "0", "gres/gpu=8", 0),
+        ("COMPLETED", "Unknown", "2026-11-30T11:00:00", "0", "", 0),  # its start is lost
+    ],
+)
+def test_what_never_started_is_told_apart(
+    state: str, start: str, end: str, elapsed: str, tres: str, never: int
+) -> None:
+    text = dump(row("9", "9", state=state, start=start, end=end, elapsed=elapsed, tres=tres))
+    for history in (read(text), read(text + text)):
+        assert [(one.tries, one.never_started) for one in history.sums] == [(1, never)]
+
+
 def test_node_lists_with_brackets_and_delimiters_in_the_one_free_text_do_no_harm() -> None:
     line = f"{row()}|gpu[001-003,007]|train | eval"
     history = read(f"{HEADER}|NodeList|JobName\n{line}\n")

@@ -60,15 +60,18 @@ def as_json(*words: str) -> dict[str, Any]:
 PAGE = """\
 GPU time by state, from 2026-10-05 00:00:00 to 2026-10-05 10:00:00 UTC (sacct)
 
+Waste, an UPPER BOUND: 42.000 GPU-hours, at most $142.78 of jobs that failed. Give --fleet-gpus to
+see what was in no job.
+
 state      tries  GPU-hours     USD   share
 COMPLETED      1     80.000  271.97  65.6 %
 NODE_FAIL      1     40.000  135.98  32.8 %  failed: at most this is lost
 FAILED         1      2.000    6.80   1.6 %  failed: at most this is lost
-PENDING        3      0.000    0.00   0.0 %
-total          6    122.000  414.75  100.0 %
+PENDING        0      0.000    0.00   0.0 %  3 never started
+total          3    122.000  414.75  100.0 %
 
-The lines sum to 122.000 GPU-hours in 6 tries of jobs, $414.75 at the prices below. An estimate from
-sacct, not a bill.
+The lines sum to 122.000 GPU-hours in 3 tries of jobs (3 more never started), $414.75 at the prices
+below. An estimate from sacct, not a bill.
 
 Failed: 42.000 GPU-hours, at most $142.78: an UPPER BOUND of what failures cost. A job that saves
 and then fails loses only what came after its last save; a job history does not know when it saved.
