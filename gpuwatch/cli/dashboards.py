@@ -24,7 +24,9 @@ def dashboards_push(
     ),
     page: Annotated[str | None, typer.Option(metavar="URL", help="Where browsers find the aggregator's page.")] = None,
     runbooks: Annotated[str | None, typer.Option(metavar="URL", help="Where docs/runbooks/ is published.")] = None,
-    source: Annotated[Path, typer.Option("--from", help="Folder of the dashboards' files.")] = Path("dashboards"),
+    source: Annotated[
+        Path | None, typer.Option("--from", help="Folder of the dashboards' files; default: those of this gpuwatch.")
+    ] = None,
     ca_file: Annotated[Path | None, typer.Option(help="Certificates to trust (PEM), not the usual ones.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace dashboards that differ.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
@@ -33,7 +35,7 @@ def dashboards_push(
     from gpuwatch.wiring import dashboards as wiring
 
     code = wiring.run(
-        source,
+        source or wiring.came_with_us(),
         url=url,
         token_file=token_file,
         into=folder,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ from gpuwatch.sdk.grafana import Grafana, Refused, Server
 
 MADE_FOR = (11, 6)
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+FOLDER = "dashboards"
 ITS_OWN = ("id", "version")  # what Grafana writes into a dashboard
 
 
@@ -71,12 +73,25 @@ def _one(grafana: Grafana, board: dict[str, Any], folder_uid: str | None, overwr
     return f"{'pushed' if there is None else 'replaced'}, {address}"
 
 
+def came_with_us() -> Path:
+    """The folder of the dashboards that belong to this gpuwatch: of its clone, or installed beside the package."""
+    clone = Path(__file__).resolve().parents[2]
+    if (clone / "pyproject.toml").is_file() and (clone / FOLDER).is_dir():
+        return clone / FOLDER
+    try:
+        installed = metadata.files("gpuwatch") or ()
+    except metadata.PackageNotFoundError:
+        installed = ()
+    found = [path.locate() for path in installed if path.parts[-4:-1] == ("share", "gpuwatch", FOLDER)]
+    return Path(str(found[0])).resolve().parent if found else Path(FOLDER)
+
+
 def read(folder: Path) -> list[dict[str, Any]]:
     """Every dashboard of a folder, by name."""
     paths = sorted(folder.glob("*.json"))
     if not paths:
         raise UsageError(
-            f"{folder} has no dashboards", next_step="run this in gpuwatch's clone, or name its folder with --from"
+            f"{folder} has no dashboards", next_step="name the folder of gpuwatch's dashboards with --from"
         )
     boards = []
     for path in paths:
