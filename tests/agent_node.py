@@ -18,19 +18,25 @@ from typing import Any
 import msgspec
 
 from gpuwatch.agent import processes
+from gpuwatch.model.facts.hands import HandsFacts
 from gpuwatch.model.facts.host import HostFacts
 from gpuwatch.model.facts.kernel_log import KernelLogFacts
 from gpuwatch.model.facts.nvml import NvmlFacts
 from gpuwatch.model.facts.training import TrainingFacts
-from gpuwatch.model.wire import Envelope, Report
+from gpuwatch.model.wire import Ack, Envelope, Report
 
 KINDS: Mapping[str, type] = {
     "nvml": NvmlFacts,
     "host": HostFacts,
     "kernel_log": KernelLogFacts,
     "training": TrainingFacts,
+    "hands": HandsFacts,
 }
 PATIENCE_S = 30.0
+
+
+class NotTold(LookupError):
+    """This report has no facts of that collector: an answer is said when it is new."""
 
 
 class Aggregator:
@@ -38,6 +44,7 @@ class Aggregator:
 
     def __init__(self) -> None:
         self.reports: list[tuple[float, Report]] = []
+        self.order = ""  # for the node's hands, in each reply
         aggregator = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -48,9 +55,10 @@ class Aggregator:
                 report = msgspec.msgpack.decode(body, type=Report)
                 aggregator.reports.append((time.monotonic(), report))
                 self.send_response(200)
-                self.send_header("Content-Length", "11")
+                answer = msgspec.json.encode(Ack(ok=True, order=aggregator.order))
+                self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
-                self.wfile.write(b'{"ok":true}')
+                self.wfile.write(answer)
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -80,8 +88,9 @@ class Aggregator:
         while time.monotonic() < end_s:
             for at_s, report in self.reports[seen:]:
                 seen += 1
-                if true(report):
-                    return at_s, report
+                with contextlib.suppress(NotTold):
+                    if true(report):
+                        return at_s, report
             time.sleep(0.005)
         last = [(envelope.collector, envelope.status, envelope.reason) for _, report in self.reports[-1:]
                 for envelope in report.envelopes]  # fmt: skip
@@ -106,7 +115,8 @@ def status_is(collector: str, status: str) -> Callable[[Report], bool]:
 def facts_of(report: Report, collector: str) -> Any:
     """Decoded facts of one collector."""
     envelope = envelope_of(report, collector)
-    assert envelope is not None
+    if envelope is None or envelope.status != "ok":
+        raise NotTold(collector)
     return msgspec.msgpack.decode(envelope.facts, type=KINDS[collector])
 
 
@@ -124,6 +134,7 @@ class Node:
         if simulated:
             self.nvml |= {"preload": "gpuwatch.simulate.nvml:install", "preload_argument": str(folder / "gpus.json")}
         self.host: dict[str, Any] = {}
+        self.hands: dict[str, Any] = {}
         self.top: dict[str, Any] = {
             "slot": "gpu-001",
             "machine": "m-1",
@@ -147,6 +158,7 @@ class Node:
         tables = {
             "nvml": self.nvml,
             "host": self.host,
+            "hands": self.hands,
             "kernel_log": {"source": "file", "path": str(self.folder / "kernel.log"), "interval_s": 0.2},
             "training": {"directories": [str(self.folder / "beats")], "interval_s": 0.3},
         }

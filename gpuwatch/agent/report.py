@@ -1,4 +1,8 @@
-"""Makes reports: the latest answer of every source, so that each report stands for itself, and new events once."""
+"""Makes reports: the latest answer of every source, and new events once.
+
+An answer that a slow source gave minutes ago is not said again with each report: it goes out when it is new, and again
+each `AGAIN_S`, for an aggregator that has begun anew meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,8 @@ from gpuwatch.agent.sender import Parcel
 from gpuwatch.clock import Clock
 from gpuwatch.model.wire import MAX_REPORT_BYTES, NO_FACTS, WIRE_VERSION, Envelope, Goodbye, Report
 
+NS = 10**9
+AGAIN_S = 60.0
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -24,6 +30,7 @@ class Reporter:
         self._interval_s = interval_s
         self._clock = clock
         self.sequence = 0
+        self._said: dict[str, tuple[int, str, int]] = {}  # source -> its last answer's moment, status; monotonic
 
     def change(self, interval_s: float) -> None:
         """Another interval is promised from the next report on."""
@@ -32,12 +39,21 @@ class Reporter:
     def make(self, sources: Sequence[Source], goodbye: Goodbye | None = None) -> Parcel:
         """One report, encoded."""
         taken = [found for source in sources if (found := source.take()) is not None]
+        now_ns = self._clock.monotonic_ns()
+        taken = [found for found in taken if found[1] or goodbye is not None or self._is_due(found[0], now_ns)]
         self.sequence += 1
         data = self._encoded(tuple(envelope for envelope, _ in taken), goodbye)
         while len(data) > MAX_REPORT_BYTES and (large := _to_stay(taken, len(data) - MAX_REPORT_BYTES)) is not None:
             taken[large] = (_shortened(taken[large][0]), taken[large][1])
             data = self._encoded(tuple(envelope for envelope, _ in taken), goodbye)
         return Parcel(data, events=goodbye is not None or any(events for _, events in taken))
+
+    def _is_due(self, envelope: Envelope, now_ns: int) -> bool:
+        at_unix_ns, status, said_ns = self._said.get(envelope.collector, (0, "", 0))
+        if (at_unix_ns, status) == (envelope.at_unix_ns, envelope.status) and now_ns - said_ns < AGAIN_S * NS:
+            return envelope.status not in ("ok", "unsupported")  # what is wrong is told until it is right
+        self._said[envelope.collector] = (envelope.at_unix_ns, envelope.status, now_ns)
+        return True
 
     def _encoded(self, envelopes: tuple[Envelope, ...], goodbye: Goodbye | None) -> bytes:
         return _encoder.encode(
