@@ -17,13 +17,11 @@ from dashboards.parts import (
     query,
     stat,
     table,
-    variable,
     zero_if_alive,
 )
-from dashboards.shown import book, paid, stalled_runs, wasted
+from dashboards.shown import POOLS, book, paid, stalled_runs, waiting, wasted
 
-HELD = CLUSTER + ',reason!="in_progress"'  # what is acted on already is shown as that
-POOLS = variable("pool", "Pool", f"label_values(gpuwatch_node_state{{{CLUSTER}}}, pool)")
+HELD = POOL + ',reason!="in_progress"'  # what is acted on already is shown as that
 TO_NODE = "/d/gpuwatch-node?${datasource:queryparam}&${cluster:queryparam}&${__url_time_range}&var-node="
 YES_NO: Json = {
     "type": "value",
@@ -54,18 +52,18 @@ def _answers() -> list[tuple[int, Json]]:
                 steps=[(1, "yellow")],
             ),
         ),
-        (3, stalled_runs()),
+        (2, stalled_runs()),
         (
-            3,
+            2,
             stat(
                 "Being acted on",
                 "Actions that were begun and are not over.",
-                query(zero_if_alive(f"sum(gpuwatch_actions_under_way{{{CLUSTER}}})")),
+                query(zero_if_alive(f"sum(gpuwatch_actions_under_way{{{POOL}}})")),
                 steps=[(1, "blue")],
             ),
         ),
         (
-            3,
+            2,
             stat(
                 "Held",
                 "Sick nodes and runs that wait, each for a reason: see below.",
@@ -73,6 +71,7 @@ def _answers() -> list[tuple[int, Json]]:
                 steps=[(1, "yellow")],
             ),
         ),
+        (3, waiting()),
         (3, paid()),
         (3, wasted()),
         (
@@ -109,7 +108,7 @@ def fleet() -> Json:
     under_way = bars(
         "Under way",
         "Actions that were begun, by kind." + book("GpuwatchActionStuck"),
-        query(f"sum by (kind) (gpuwatch_actions_under_way{{{CLUSTER}}})", "{{kind}}"),
+        query(f"sum by (kind) (gpuwatch_actions_under_way{{{POOL}}})", "{{kind}}"),
         empty="nothing is under way",
         steps=[],
     )
@@ -123,7 +122,7 @@ def fleet() -> Json:
     ended = table(
         "Ended in the last week",
         "What was done, and how it ended.",
-        f"sum by (kind, outcome) (gpuwatch_actions_ended_last_week{{{CLUSTER}}})",
+        f"sum by (kind, outcome) (gpuwatch_actions_ended_last_week{{{POOL}}})",
         empty="no action ended in the last week",
         columns=("kind", "outcome"),
         value="actions",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dashboards.parts import CLUSTER, Json, bars, dashboard, over_time, query, stat, table
-from dashboards.shown import UNPRICED, WASTE_SAYS, book, paid, wasted
-
-WASTE = 'category=~"slow|lost_work|hung|recovery|idle|unused_commitment|dead|draining|quarantine"'  # loss, unusable
+from dashboards.parts import CLUSTER, POOL, Json, bars, dashboard, over_time, query, stat, table
+from dashboards.shown import BURN, POOLS, UNPRICED, WASTE, WASTE_SAYS, book, paid, waste_of, wasted
 
 
 def money() -> Json:
@@ -13,16 +11,14 @@ def money() -> Json:
     now = bars(
         "Paid now, by what it is",
         "Dollars an hour, the dearest first.",
-        query(
-            f"sort_desc(sum by (category) (gpuwatch_burn_dollars_per_hour{{{CLUSTER}}}))", "{{category}}", instant=True
-        ),
+        query(f"sort_desc(sum by (category) (gpuwatch_burn_dollars_per_hour{{{POOL}}}))", "{{category}}", instant=True),
         unit="currencyUSD",
         empty=UNPRICED,
     )
     over = over_time(
         "Paid an hour",
         "By category; the colours above the productive one are what else the money bought.",
-        query(f"sum by (category) (gpuwatch_burn_dollars_per_hour{{{CLUSTER}}})", "{{category}}"),
+        query(f"sum by (category) (gpuwatch_burn_dollars_per_hour{{{POOL}}})", "{{category}}"),
         unit="currencyUSD",
         stacked=True,
         empty=UNPRICED,
@@ -30,7 +26,7 @@ def money() -> Json:
     total = table(
         "Paid since the ledger began",
         "By category. `gpuwatch cost-report` has nodes, runs, teams and bills.",
-        f"sum by (category) (gpuwatch_cost_dollars{{{CLUSTER}}})",
+        f"sum by (category) (gpuwatch_cost_dollars{{{POOL}}})",
         empty=UNPRICED,
         columns=("category",),
         value="paid",
@@ -39,7 +35,7 @@ def money() -> Json:
     period = table(
         "Paid in the time shown",
         "About: from scrapes. Less than zero: time that turned out to be something else, such as work that was lost.",
-        f"sum by (category) (delta(gpuwatch_cost_dollars{{{CLUSTER}}}[$__range]))",
+        f"sum by (category) (delta(gpuwatch_cost_dollars{{{POOL}}}[$__range]))",
         empty=UNPRICED,
         columns=("category",),
         value="paid",
@@ -48,7 +44,7 @@ def money() -> Json:
     waste = over_time(
         "Wasted an hour",
         WASTE_SAYS + book("GpuwatchDollarsBurning"),
-        query(f"sum by (category) (gpuwatch_burn_dollars_per_hour{{{CLUSTER},{WASTE}}})", "{{category}}"),
+        query(f"sum by (category) (gpuwatch_burn_dollars_per_hour{{{POOL},{WASTE}}})", "{{category}}"),
         unit="currencyUSD",
         stacked=True,
         empty="nothing is wasted, or no price is known",
@@ -62,10 +58,7 @@ def money() -> Json:
     share = stat(
         "Wasted share",
         "Of what is paid now.",
-        query(
-            f"sum(gpuwatch_waste_dollars_per_hour{{{CLUSTER}}}) "
-            f"/ (sum(gpuwatch_burn_dollars_per_hour{{{CLUSTER}}}) > 0)"
-        ),
+        query(f"({waste_of(POOL)}) / (sum({BURN}) > 0)"),
         unit="percentunit",
         decimals=0,
         most=1,
@@ -76,7 +69,7 @@ def money() -> Json:
         "gpuwatch-money",
         "gpuwatch / Money",
         "What is paid for, what of it is wasted, and what incidents have cost. List prices until bills are read.",
-        [],
+        [POOLS],
         [
             (
                 "",
@@ -90,7 +83,7 @@ def money() -> Json:
                         stat(
                             "Paid since the ledger began",
                             "All categories together: what was paid for.",
-                            query(f"sum(gpuwatch_cost_dollars{{{CLUSTER}}})"),
+                            query(f"sum(gpuwatch_cost_dollars{{{POOL}}})"),
                             unit="currencyUSD",
                             empty=UNPRICED,
                         ),

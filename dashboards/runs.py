@@ -109,7 +109,7 @@ def runs() -> Json:
                     (6, count),
                     (6, stalled_runs()),
                     (6, useful),
-                    (6, wasted()),
+                    (6, wasted(CLUSTER)),
                 ],
             ),
             ("Progress", 8, [(8, live), (8, stalled), (8, age)]),

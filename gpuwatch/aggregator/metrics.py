@@ -278,14 +278,18 @@ class Metrics(Collector):
     def _dollars(self) -> Iterator[Metric]:
         money = self._money()
         cost = GaugeMetricFamily(
-            "gpuwatch_cost_dollars", "What was paid for since the ledger began, by category.", labels=("category",)
+            "gpuwatch_cost_dollars",
+            "What was paid for since the ledger began, by pool and category.",
+            labels=("pool", "category"),
         )
         burn = GaugeMetricFamily(
-            "gpuwatch_burn_dollars_per_hour", "What is being paid for now, by category.", labels=("category",)
+            "gpuwatch_burn_dollars_per_hour",
+            "What is being paid for now, by pool and category.",
+            labels=("pool", "category"),
         )
-        for row in money.categories:
-            cost.add_metric((row.category,), float(row.usd))
-            burn.add_metric((row.category,), float(row.usd_per_hour_now))
+        for row in money.pools:
+            cost.add_metric((row.pool, row.category), float(row.usd))
+            burn.add_metric((row.pool, row.category), float(row.usd_per_hour_now))
         lost = GaugeMetricFamily("gpuwatch_incident_cost_dollars", "The price of all incidents so far.")
         lost.add_metric((), float(money.incidents_usd))
         waste = GaugeMetricFamily(

@@ -43,6 +43,15 @@ class CategoryMoney(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_hour_now: Decimal
 
 
+class PoolMoney(msgspec.Struct, frozen=True, kw_only=True):
+    """One category of one pool."""
+
+    pool: str
+    category: str
+    usd: Decimal
+    usd_per_hour_now: Decimal
+
+
 class IncidentMoney(msgspec.Struct, frozen=True, kw_only=True):
     """One fault's price so far: all machines, by category. A fault on machines without a price has none."""
 
@@ -60,6 +69,7 @@ class Money(msgspec.Struct, frozen=True, kw_only=True):
     empty_because: str = ""
     unpriced_node_hours: Decimal = Decimal(0)
     categories: tuple[CategoryMoney, ...] = ()
+    pools: tuple[PoolMoney, ...] = ()
     incidents: dict[str, IncidentMoney] = {}
     incidents_usd: Decimal = Decimal("0.00")
     usd_per_hour_now: Decimal = Decimal("0.00")
@@ -150,7 +160,10 @@ def reckon(known: Account, prices: PriceSource, alive: set[str], now_unix_ns: in
     report = make_report(known, prices, by=("category",), made_unix_ns=now_unix_ns)
     if report.empty_because:
         return Money(as_of_unix_ns=now_unix_ns, empty_because=NOTHING_YET)
-    by_category, by_fault = _burning(known, prices, alive, int(evidence_age_s * 1e9))
+    by_place, by_fault = _burning(known, prices, alive, int(evidence_age_s * 1e9))
+    by_category: dict[str, Fraction] = {}
+    for (_, category), usd in by_place.items():
+        by_category[category] = by_category.get(category, Fraction(0)) + usd
     split = make_report(known, prices, by=("incident", "category"), made_unix_ns=now_unix_ns)
     incidents: dict[str, dict[str, Decimal]] = {}
     for row in split.rows:
@@ -173,6 +186,7 @@ def reckon(known: Account, prices: PriceSource, alive: set[str], now_unix_ns: in
             )
             for row in report.rows
         ),
+        pools=_pools(known, prices, by_place, now_unix_ns),
         incidents={
             fault: IncidentMoney(
                 usd=sum(cells.values(), Decimal("0.00")),
@@ -188,10 +202,25 @@ def reckon(known: Account, prices: PriceSource, alive: set[str], now_unix_ns: in
     )
 
 
+def _pools(
+    known: Account, prices: PriceSource, by_place: dict[tuple[str, str], Fraction], now_unix_ns: int
+) -> tuple[PoolMoney, ...]:
+    split = make_report(known, prices, by=("pool", "category"), made_unix_ns=now_unix_ns)
+    return tuple(
+        PoolMoney(
+            pool=row.keys[0],
+            category=row.keys[1],
+            usd=row.usd,
+            usd_per_hour_now=_cents(by_place.get((row.keys[0], row.keys[1]), Fraction(0))),
+        )
+        for row in split.rows
+    )
+
+
 def _burning(
     known: Account, prices: PriceSource, alive: set[str], evidence_age_ns: int
-) -> tuple[dict[str, Fraction], dict[str, Fraction]]:
-    """Dollars an hour by category and by fault, of each machine's latest interval.
+) -> tuple[dict[tuple[str, str], Fraction], dict[str, Fraction]]:
+    """Dollars an hour by pool and category, and by fault, of each machine's latest interval.
 
     Not of those that reach up to now: an imported bill may end a little before. And a run's newest moments are `hung`
     until its next step is reported; younger than a few reports that is no word on what is going on.
@@ -209,7 +238,7 @@ def _burning(
         elif interval.end_unix_ns == own[0].end_unix_ns:
             own.append(interval)
     rates = Rates(prices, known.bills, bill_basis(known.bills, None))
-    by_category: dict[str, Fraction] = {}
+    by_place: dict[tuple[str, str], Fraction] = {}
     by_fault: dict[str, Fraction] = {}
     for interval in (item for own in last.values() for item in own):
         for _, _, index in rates.cut(interval, interval.end_unix_ns - 1, interval.end_unix_ns):
@@ -217,11 +246,11 @@ def _burning(
             if rate.usd_per_hour is None:
                 continue
             usd = rate.usd_per_hour * Fraction(interval.gpu_thousandths, interval.machine_gpu_thousandths)
-            category = interval.category.value
-            by_category[category] = by_category.get(category, Fraction(0)) + usd
+            place = (interval.pool, interval.category.value)
+            by_place[place] = by_place.get(place, Fraction(0)) + usd
             if interval.fault is not None:
                 by_fault[interval.fault] = by_fault.get(interval.fault, Fraction(0)) + usd
-    return by_category, by_fault
+    return by_place, by_fault
 
 
 def _cents(usd: Fraction) -> Decimal:
