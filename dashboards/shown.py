@@ -17,7 +17,7 @@ def book(name: str) -> str:
 
 
 def waste_of(where: str) -> str:
-    """Dollars an hour that buy nothing; 0 while something is paid for and nothing is wasted. `where`: of which series."""
+    """Dollars an hour that buy nothing; 0 while something is paid for and nothing is wasted. `where`: whose."""
     burn = "gpuwatch_burn_dollars_per_hour"
     return f"sum({burn}{{{where},{WASTE}}}) or 0 * sum({burn}{{{where}}})"
 
