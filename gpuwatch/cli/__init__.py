@@ -10,13 +10,13 @@ from typing import Annotated
 import typer
 
 from gpuwatch import __version__
-from gpuwatch.cli import orders
+from gpuwatch.cli import failure, orders
 from gpuwatch.cli.agent import agent
 from gpuwatch.cli.dashboards import dashboards
 from gpuwatch.cli.report import CostReport, cost_report
 from gpuwatch.cli.scan import ScanCommand, scan
 from gpuwatch.cli.words import AsJson, Config
-from gpuwatch.errors import GpuwatchError, UsageError
+from gpuwatch.errors import UsageError
 
 app = typer.Typer(
     name="gpuwatch",
@@ -113,10 +113,7 @@ app.add_typer(dashboards, name="dashboards")
 def main() -> None:
     """The console script."""
     try:
-        app()
-    except GpuwatchError as error:
-        print(f"gpuwatch: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        failure.run(app, sys.argv[1:])
     except BrokenPipeError:  # `gpuwatch decode … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)

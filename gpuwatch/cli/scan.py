@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from gpuwatch.cli import failure
 from gpuwatch.cli.words import AsJson
 from gpuwatch.errors import GpuwatchError
 
@@ -77,6 +78,6 @@ def scan(
             as_json=as_json, config=config, expected_gpus=expect_gpus, only=names, deadline_s=deadline - 2.0
         )
     except GpuwatchError as error:
-        print(f"gpuwatch: {error}", file=sys.stderr)
         code = UNKNOWN  # 2 would say "critical"
+        print(failure.told(error, code) if as_json else f"gpuwatch: {error}", file=sys.stderr)
     raise typer.Exit(code)
