@@ -32,6 +32,7 @@ from gpuwatch.sdk.nvml_answers import (
     VERSION_MISMATCH,
     Refused,
     refused,
+    within,
 )
 from gpuwatch.sdk.nvml_calls import Calls
 from gpuwatch.sdk.nvml_fields import Fields
@@ -188,7 +189,7 @@ class _Reader:
 
     def _about_driver(self) -> None:
         self._driver = self._calls.text("nvmlSystemGetDriverVersion")
-        cuda = self._calls.number("nvmlSystemGetCudaDriverVersion_v2")
+        cuda = within(self._calls.number("nvmlSystemGetCudaDriverVersion_v2"), 1000, 99_999, "")  # 13020 is 13.2
         self._cuda = None if isinstance(cuda, Refused) else f"{cuda // 1000}.{cuda % 1000 // 10}"
 
     def _count_again(self) -> None:

@@ -33,7 +33,8 @@ class Calls:
     def __init__(self) -> None:
         self.note: Callable[[str], Any] = _nobody
         self._functions: dict[str, Any] = {}
-        self._instead: set[str] = set()  # questions that only the old way answers
+        self._instead: set[str] = set()  # questions that only the old way answers, of the GPU that is asked
+        self._instead_at: dict[int | None, set[str]] = {None: self._instead}
         self._refusals: dict[tuple[int, str], Refused] = {}
         self._words: dict[str, str] = {}
         self._words_at: dict[int | None, dict[str, str]] = {None: self._words}
@@ -58,6 +59,7 @@ class Calls:
         """Whose turn it is: what is noted from now on says so."""
         self._where = "" if index is None else f" of GPU {index}"
         self._words = self._words_at.setdefault(index, {})
+        self._instead = self._instead_at.setdefault(index, set())
 
     def code(self, function: str, *arguments: Any) -> int:
         """The bare call: NVML's return code."""
@@ -186,8 +188,11 @@ class Calls:
         code = self.code("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(self._pci))
         if code != SUCCESS:
             return self.refused(code, "nvmlDeviceGetPciInfo_v3")
-        told = self._pci.busId  # bytes, or text already, by the binding's version
-        return told.decode("utf-8", "replace") if isinstance(told, bytes) else str(told)
+        try:
+            told = self._pci.busId  # bytes, or text already, by the binding's version
+            return told.decode() if isinstance(told, bytes) else str(told)
+        except UnicodeDecodeError as error:
+            return Refused(None, f"nvmlDeviceGetPciInfo_v3: UnicodeDecodeError: {error.reason}")
 
     def instance(self, handle: Any, place: int) -> int:
         """The return code for the MIG instance at this place of a GPU: success if there is one."""

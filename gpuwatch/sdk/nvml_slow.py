@@ -60,6 +60,7 @@ ONCE: tuple[Question, ...] = tuple(
     (number, 0) for number in (*COUNTERS, *FLAGS, *LIMITS, RETIRED_SINGLE[0], RETIRED_DOUBLE[0])
 )
 MOST = (1 << 63) - 1
+MOST_BANKS = 1 << 16  # an H100 tells 640
 NAMED = ("uuid", "name", "pci", "serial", "vbios_version", "inforom_version")
 
 
@@ -67,8 +68,10 @@ def slow(asking: Asking, now_ns: int) -> Answers:
     """Counters and what grew, limits, links, fabric."""
     answers, slot = asking.begin(), asking.slot
     if slot.links is None and not asking.lost:
-        count = asking.fields((LINK_COUNT,))[LINK_COUNT]
-        slot.links = () if isinstance(count, Refused) else tuple(range(min(int(count), LINKS)))
+        count = within(asking.fields((LINK_COUNT,))[LINK_COUNT], 0, LINKS, "links")
+        if not isinstance(count, Refused):
+            slot.links = tuple(range(int(count)))
+        answers.keep("nvlink_count", count)
     questions = (*ONCE, *((number, link) for link in slot.links or () for number in _of_links()))
     found = asking.fields(questions)
     remaps = "GeForce" not in slot.named.get("name", "")
@@ -127,7 +130,8 @@ def seldom(asking: Asking) -> Answers:
     answers.keep("slowdown_celsius", positive(limit, 150, "°C"))
     answers.keep("persistence_mode", _flag(asking.number("nvmlDeviceGetPersistenceMode")))
     banks = asking.ask("nvmlDeviceGetRowRemapperHistogram", calls.banks, handle)
-    answers.keep("row_remap_banks", banks)
+    absurd = not isinstance(banks, Refused) and max(banks) > MOST_BANKS
+    answers.keep("row_remap_banks", Refused(None, f"{max(banks)} banks") if absurd else banks)
     ecc = asking.ask("nvmlDeviceGetEccMode", calls.pair, "nvmlDeviceGetEccMode", handle)
     answers.keep("ecc_enabled", ecc if isinstance(ecc, Refused) else _flag(ecc[0]))
     _mig(asking, answers)
@@ -144,11 +148,10 @@ def _of_links() -> tuple[int, ...]:
 
 def _links(asking: Asking, answers: Answers, found: dict[Question, Any]) -> None:
     links = asking.slot.links
+    if links is not None:
+        answers.keep("nvlink_count", len(links))
     if not links:
-        why = asking.slot.absent.get(LINK_COUNT)
-        answers.keep("nvlink_count", why if why is not None else 0 if links == () else Refused(None, "not told"))
         return
-    answers.keep("nvlink_count", len(links))
     states = {link: found[LINK_STATE, link] for link in links}
     unknown = next((state for state in states.values() if isinstance(state, Refused)), None)
     if unknown is not None and all(isinstance(state, Refused) for state in states.values()):
@@ -170,10 +173,11 @@ def _fabric(asking: Asking, answers: Answers) -> None:
     answers.keep("fabric_state", info if isinstance(info, Refused) else within(info.state, 0, 3, ""))
     if "fabric_state" not in answers.values or info.state == 0:
         return
-    answers.values["fabric_status"] = int(info.status)
+    answers.keep("fabric_status", within(int(info.status), 0, 9999, ""))
     answers.values["fabric_clique"] = int(info.cliqueId)
     answers.values["fabric_cluster"] = bytes(info.clusterUuid).hex()
-    answers.values["fabric_health_mask"] = getattr(info, "healthMask", None)
+    mask = getattr(info, "healthMask", None)
+    answers.keep("fabric_health_mask", Refused(None, "this driver tells none") if mask is None else int(mask))
     if getattr(info, "version", 0) >> 24 >= 3:
         answers.values["fabric_health_summary"] = int(info.healthSummary)
 

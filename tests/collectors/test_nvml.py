@@ -107,7 +107,7 @@ def test_eight_good_gpus(opened: Open, state: State) -> None:
         pids=(os.getpid(),),
         serial="1650000002",
         memory_temperature_celsius=58,
-        temperature_margin_celsius=27,
+        temperature_margin_celsius=32,
         slowdown_celsius=92,
         power_limit_default_watts=700.0,
         power_limit_enforced_watts=700.0,

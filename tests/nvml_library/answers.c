@@ -225,7 +225,7 @@ nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, nvmlTemperat
 nvmlReturn_t nvmlDeviceGetMarginTemperature(nvmlDevice_t device, nvmlMarginTemperature_t *margin) {
   ENTER(device);
   if (margin->version != nvmlMarginTemperature_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-  margin->marginTemperature = (int)number(GPU(device), "margin", 27);
+  margin->marginTemperature = (int)number(GPU(device), "margin", 32);
   return NVML_SUCCESS;
 }
 nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *version, unsigned int length) { ENTER(device); snprintf(version, length, "%s", text_of(GPU(device), "vbios", "96.00.61.00.01")); return NVML_SUCCESS; }
@@ -259,7 +259,7 @@ nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, nvmlClockType_t type, u
 }
 nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, nvmlClockType_t type, unsigned int *mhz) {
   ENTER(device);
-  *mhz = type == NVML_CLOCK_MEM ? 2619 : 1980;
+  *mhz = (unsigned)(type == NVML_CLOCK_MEM ? number(GPU(device), "memory_clock_max", 2619) : number(GPU(device), "sm_clock_max", 1980));
   return NVML_SUCCESS;
 }
 nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device, unsigned long long *mask) { ENTER(device); *mask = number(GPU(device), "mask", 4); return NVML_SUCCESS; }
