@@ -7,8 +7,9 @@ from typing import Any
 
 from gpuwatch.model.facts.infiniband import InfinibandFacts, RdmaPort
 from gpuwatch.model.facts.pcie import PciDevice, PcieFacts
+from gpuwatch.model.facts.services import ServicesFacts, Unit
 from gpuwatch.model.view import NodeView
-from tests.fakes import node_view, source
+from tests.fakes import T0, S, node_view, source
 
 
 def with_facts(view: NodeView, collector: str, facts: Any) -> NodeView:
@@ -65,6 +66,26 @@ def with_pci(*devices: PciDevice, view: NodeView | None = None) -> NodeView:
     return with_facts(view or node_view(), "pcie", PcieFacts(devices))
 
 
+def service_unit(name: str = "slurmd.service", **changes: Any) -> Unit:
+    """A unit that is enabled and runs since an hour."""
+    usual: dict[str, Any] = {
+        "name": name,
+        "active_state": "active",
+        "sub_state": "running",
+        "result": "success",
+        "enabled": True,
+        "was_active": True,
+        "since_unix_ns": T0.unix_ns - 3600 * S,
+        "restart_count": 0,
+    }
+    return Unit(**usual | changes)
+
+
+def with_services(*units: Unit, view: NodeView | None = None) -> NodeView:
+    """A healthy node with these units."""
+    return with_facts(view or node_view(), "services", ServicesFacts(units))
+
+
 def troubled_views() -> list[NodeView]:
     """Nodes with each trouble that the rules over these sources know."""
     plain = node_view()
@@ -76,6 +97,12 @@ def troubled_views() -> list[NodeView]:
         with_rdma(rdma_port(rate_gbps=200.0), rdma_port("mlx5_1", rises={"symbol_error": 5_000})),
         with_rdma(rdma_port(state=None, hung="no answer")),
         replace(plain, sources=dict(plain.sources) | hung_source),
+        with_services(service_unit()),
+        with_services(service_unit(active_state="failed", recent_restart_count=9)),
+        with_services(
+            service_unit("nvidia-fabricmanager.service", active_state="failed"),
+            view=with_pci(pci_device(kind="switch")),
+        ),
         with_pci(pci_device()),
         with_pci(pci_device(width=8), pci_device("0000:1b:00.0", gone=True), pci_device("0000:1c:00.0", all_ones=True)),
     ]

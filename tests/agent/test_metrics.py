@@ -29,6 +29,7 @@ from gpuwatch.model.facts.infiniband import InfinibandFacts, RdmaPort
 from gpuwatch.model.facts.kernel_log import KernelEvent, KernelLogFacts
 from gpuwatch.model.facts.nvml import Gpu, NvmlFacts
 from gpuwatch.model.facts.pcie import PciDevice, PcieFacts
+from gpuwatch.model.facts.services import ServicesFacts, Unit
 from gpuwatch.model.facts.training import Beat, TrainingFacts
 from gpuwatch.registry import leaves
 
@@ -46,6 +47,7 @@ FACTS: dict[str, Any] = {
         (Beat("r", "a", 0, 8, 7, "train", 5, 10**18, 1, None, None, alive=True),), unreadable_count=1
     ),
     "kernel_log": KernelLogFacts(True, (), 0, "kmsg"),
+    "services": ServicesFacts((Unit("slurmd.service", "active", restart_count=3),)),
     "pcie": PcieFacts(
         (
             PciDevice("0000:1a:00.0", "gpu", width=16, width_best=16, speed_gts=32.0, aer={"fatal": 0}),
