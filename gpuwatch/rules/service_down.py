@@ -4,8 +4,8 @@ Of NVSwitch machines the fabric manager is part of the driver: without it CUDA d
 end aborts what runs (NVIDIA Fabric Manager User Guide, ABORT_CUDA_JOBS_ON_FM_EXIT); NVIDIA/NVSentinel#883, #891: dead
 for 20 days, every GPU well, nobody noticed. On a machine without a fabric the same service has nothing to do and may
 end (NVIDIA/gpu-operator#610), so there it is a note, and so is every other service: the scheduler itself says what a
-dead slurmd or kubelet means, and CUDA works without persistence daemon and DCGM. Only units that are enabled, or that ran in
-this boot. A restart takes its time, so the fabric manager's end must last `driver_grace_s`; `after_s` for the notes.
+dead slurmd or kubelet means, and CUDA works without persistence daemon and DCGM. Only units that are enabled, or that
+ran in this boot. A restart takes its time, so the fabric manager's end must last `driver_grace_s`; `after_s` for notes.
 """
 
 from __future__ import annotations
