@@ -26,7 +26,7 @@ class HandsNode:
         self.folder = folder
         self.clock = FakeClock()
         self.boot = BOOT
-        self.proc, self.driver = folder / "proc", folder / "driver"
+        self.proc, self.driver = folder / "proc", folder / "proc" / "driver" / "nvidia"
         self.proc.mkdir()
         self.gpu()
         self.signer = self.new_key("order")
@@ -65,15 +65,19 @@ class HandsNode:
                 sysrq=self.folder / "sysrq",
                 sysrq_wait_s=0.01,
             ),
-            "work": Work(heartbeat_directories=(str(self.folder / "beats"),)),
+            "work": self.work(),
         }
         return HandsSettings(**(usual | changed))
+
+    def work(self, **changed: Any) -> Work:
+        """Looks at nothing of the machine that the tests run on."""
+        return Work(proc=self.proc, heartbeat_directories=(str(self.folder / "beats"),), **changed)
 
     def begin(self) -> Hands:
         """Hands as they are when their process starts."""
         return Hands(
             self.settings,
-            Node(settings=self.settings, clock=self.clock, proc=self.proc, driver=self.driver),
+            Node(settings=self.settings, clock=self.clock),
             Journal(self.settings.state_dir),
             self.clock,
             machines=(MACHINE,),

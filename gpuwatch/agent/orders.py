@@ -12,7 +12,7 @@ class OrderFile:
     """One file, of which the last order that came is the content."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._last = ""
         self._complained = False
 
@@ -20,11 +20,11 @@ class OrderFile:
         """The aggregator repeats an order with each reply until it was answered: the same again changes nothing."""
         if order == self._last:
             return
-        new = self._path.with_name(f".{self._path.name}.new")
+        new = self.path.with_name(f".{self.path.name}.new")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             new.write_text(order)
-            new.replace(self._path)
+            new.replace(self.path)
         except OSError as error:
             if not self._complained:
                 log.error("an order for this node's hands cannot be passed on: %s", error)

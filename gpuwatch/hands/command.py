@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 
@@ -26,7 +25,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 def run(words: Sequence[str], within_s: float, *, meanwhile: Callable[[], None] = lambda: None) -> Outcome:
     """Run and wait. `meanwhile` is called while it runs; it must not wait."""
-    with tempfile.TemporaryFile() as out:
+    with os.fdopen(os.memfd_create("printed", os.MFD_CLOEXEC), "wb") as out:  # needs no disk
         try:
             child = subprocess.Popen(
                 list(words), stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=ENVIRONMENT, start_new_session=True

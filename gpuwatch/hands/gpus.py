@@ -14,7 +14,7 @@ import msgspec
 from gpuwatch.hands.processes import Process
 from gpuwatch.model.identity import pci_address
 
-DRIVER = Path("/proc/driver/nvidia")
+DRIVER = "driver/nvidia"  # under /proc
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +25,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     minor: int | None  # of /dev/nvidiaN; None: the file does not say
 
 
-def gpus(driver: Path = DRIVER) -> list[Gpu]:
+def gpus(driver: Path) -> list[Gpu]:
     """All GPUs of which the driver has a file; those that fell off the bus may be among them."""
     found = []
     for place in sorted(driver.glob("gpus/*")):
@@ -73,7 +73,7 @@ def _is_of(device: str, gpu: Gpu | None) -> bool:
     return number.isdecimal() and (gpu is None or gpu.minor is None or int(number) == gpu.minor)
 
 
-def mig_instances(gpu: Gpu, driver: Path = DRIVER) -> int | None:
+def mig_instances(gpu: Gpu, driver: Path) -> int | None:
     """How many MIG instances there are on it; None: that cannot be told."""
     if gpu.minor is None:
         return None

@@ -20,12 +20,20 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """Where the node's own files are; others in tests."""
+    """The node as its /proc shows it."""
 
     settings: HandsSettings
     clock: Clock
-    proc: Path = Path("/proc")
-    driver: Path = DRIVER
+
+    @property
+    def proc(self) -> Path:
+        """Where its processes are seen."""
+        return self.settings.work.proc
+
+    @property
+    def driver(self) -> Path:
+        """Where the driver's own files are."""
+        return self.proc / DRIVER
 
     def held(self) -> str:
         """Why no order at all is taken now; empty: orders are taken."""
@@ -41,7 +49,7 @@ class Node:
         if held := self.held():
             return held
         seen = self._seen()
-        if found := jobs(seen, self.settings.work, now_unix_s=self.clock.unix_ns() / 1e9, proc=self.proc):
+        if found := jobs(seen, self.settings.work, now_unix_s=self.clock.unix_ns() / 1e9):
             return f"a job runs here: {_some(found)}"
         gpu = None
         if order.kind == "reset_gpu":

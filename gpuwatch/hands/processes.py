@@ -48,7 +48,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.name} ({self.pid})"
 
 
-def processes(proc: Path = Path("/proc")) -> Iterator[Process]:
+def processes(proc: Path) -> Iterator[Process]:
     """All but ourselves; those that end meanwhile are left out."""
     for entry in os.listdir(proc):  # noqa: PTH208  (thousands)
         if entry.isdigit() and int(entry) != os.getpid():

@@ -60,6 +60,7 @@ class Reboot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Work(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What counts as a job that runs here."""
 
+    proc: Path = Path("/proc")  # the host's, for hands that run in a container
     pods: Literal["gpu", "any"] = "gpu"  # a pod counts if it holds a GPU; or every one, those of the system too
     heartbeat_directories: tuple[str, ...] = DEFAULT_DIRECTORIES
     heartbeat_fresh_s: Seconds = 120.0  # of a process in a container, of which nothing else can be told

@@ -20,17 +20,17 @@ POD = "kubepods"
 POD_HOLDER = "pause"  # holds a pod's namespaces and does nothing
 
 
-def jobs(seen: Iterable[Process], work: Work, *, now_unix_s: float, proc: Path = Path("/proc")) -> list[str]:
+def jobs(seen: Iterable[Process], work: Work, *, now_unix_s: float) -> list[str]:
     """What runs here, each in words; empty: nothing that leaves a trace."""
-    found = [words for process in seen if not process.ended() and (words := _job(process, work, proc))]
+    found = [words for process in seen if not process.ended() and (words := _job(process, work))]
     fresh_since_unix_s = now_unix_s - work.heartbeat_fresh_s
-    found += living_runs(work.heartbeat_directories, fresh_since_unix_s=fresh_since_unix_s, proc=proc)
+    found += living_runs(work.heartbeat_directories, fresh_since_unix_s=fresh_since_unix_s, proc=work.proc)
     return found
 
 
-def _job(process: Process, work: Work, proc: Path) -> str:
+def _job(process: Process, work: Work) -> str:
     if process.name == "slurmstepd":
-        return _step(process, proc)
+        return _step(process, work.proc)
     if BATCH_FOLDER in f"{process.folder}/":
         return f"an Azure Batch task: {process.words()}"
     if POD in process.cgroup and process.program != POD_HOLDER:

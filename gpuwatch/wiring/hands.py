@@ -69,7 +69,7 @@ def check(config: Path, say: Callable[[str], None] = print) -> int:
     for words in _allowed(settings):
         say(f"Allowed: {words}")
     free = bool(settings.public_keys)
-    for order in _tries(settings):
+    for order in _tries(settings, node):
         objection = node.objection(order)
         free = free and not objection
         say(f"{order.kind} {order.target}".rstrip() + f" now: {objection or 'would be done'}")
@@ -96,11 +96,11 @@ def _allowed(settings: HandsSettings) -> list[str]:
     return found or ["nothing"]
 
 
-def _tries(settings: HandsSettings) -> list[Order]:
+def _tries(settings: HandsSettings, node: Node) -> list[Order]:
     """One order of each kind that is allowed, to nobody."""
     asked: list[tuple[str, str]] = [("restart_service", unit) for unit in settings.restart_service.units[:1]]
     if settings.reset_gpu.allowed:
-        asked += [("reset_gpu", gpu.pci) for gpu in gpus()]
+        asked += [("reset_gpu", gpu.pci) for gpu in gpus(node.driver)]
     if settings.reboot.allowed:
         asked.append(("reboot", ""))
     return [

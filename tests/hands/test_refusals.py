@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch.hands.settings import HandsSettings, Reboot, ResetGpu, RestartService, Work
+from gpuwatch.hands.settings import HandsSettings, Reboot, ResetGpu, RestartService
 from gpuwatch.model.order import SignedOrder, from_text
 from gpuwatch.training import Heartbeat
 from tests.hands_node import GPU_PCI, GPU_UUID, HandsNode
@@ -203,7 +203,7 @@ def test_a_job_runs(node: HandsNode, job: Callable[[HandsNode], None], reason: s
 def test_a_plain_pod_counts_where_it_shall(node: HandsNode) -> None:
     node.process(51, cgroup="/kubepods/pod1", name="kube-proxy")
     assert node.answer(node.order(action_id="a"))[0] == "done"
-    node.settings = node.usual(work=Work(pods="any"))
+    node.settings = node.usual(work=node.work(pods="any"))
     node.again()
     assert node.answer(node.order(action_id="b")) == ("refused", "a job runs here: a pod: kube-proxy (51)")
 
