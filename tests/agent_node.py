@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from gpuwatch.agent import processes
+from gpuwatch.model.facts.attribution import AttributionFacts
 from gpuwatch.model.facts.hands import HandsFacts
 from gpuwatch.model.facts.host import HostFacts
 from gpuwatch.model.facts.kernel_log import KernelLogFacts
@@ -30,6 +31,7 @@ KINDS: Mapping[str, type] = {
     "host": HostFacts,
     "kernel_log": KernelLogFacts,
     "training": TrainingFacts,
+    "attribution": AttributionFacts,
     "hands": HandsFacts,
 }
 PATIENCE_S = 30.0
@@ -135,6 +137,7 @@ class Node:
             self.nvml |= {"preload": "gpuwatch.simulate.nvml:install", "preload_argument": str(folder / "gpus.json")}
         self.host: dict[str, Any] = {}
         self.hands: dict[str, Any] = {}
+        self.attribution: dict[str, Any] = {}
         self.top: dict[str, Any] = {
             "slot": "gpu-001",
             "machine": "m-1",
@@ -159,6 +162,7 @@ class Node:
             "nvml": self.nvml,
             "host": self.host,
             "hands": self.hands,
+            "attribution": self.attribution,
             "kernel_log": {"source": "file", "path": str(self.folder / "kernel.log"), "interval_s": 0.2},
             "training": {"directories": [str(self.folder / "beats")], "interval_s": 0.3},
         }

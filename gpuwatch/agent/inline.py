@@ -86,6 +86,7 @@ class Inline:
         self._counts: Counter[str] = Counter()
         self.behind = False  # the last reading left events that can be read at once
         self.on_facts: Callable[[Any], None] | None = None  # told every reading's facts, on the loop's thread
+        self.others: Callable[[str], Any] | None = None  # the last facts of another source, for a reader that joins
         self._thread = threading.Thread(target=self._work, name=f"source-{name}", daemon=True)
         self._thread.start()
 
@@ -261,6 +262,8 @@ class Inline:
         reader = self._leaf.open(settings)
         if self._state_dir is not None and hasattr(reader, "keep"):
             reader.keep(self._state_dir, ours=self._owner)
+        if self.others is not None and hasattr(reader, "meet"):
+            reader.meet(self.others)
         return reader
 
     def _read(self) -> _Answer:

@@ -41,11 +41,12 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 class Reader(Protocol):
     """An opened source.
 
-    Four optional members, looked up by name. `fileno() -> int`: a descriptor that selects as readable when there is
+    Five optional members, looked up by name. `fileno() -> int`: a descriptor that selects as readable when there is
     something new, so that the agent need not poll. `watch(note)`: called once by the child process of a source that
     can hang; `note("nvmlInit")` says what is about to be called, and is what a hung report names. `spent: bool`: that
     child ends and is started anew, because what it has loaded is of no more use. `keep(folder, ours=True)`: called once
     where it is read in a thread; what must outlive the agent is written into that folder, unless that is not `ours`.
+    `meet(latest)`: called once by an agent; `latest("nvml")` gives another source's last facts, or None.
     """
 
     def read(self) -> Reading:

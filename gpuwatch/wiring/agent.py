@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import gpuwatch.collectors
 from gpuwatch import logs
 from gpuwatch.agent.answers import Source
@@ -117,7 +119,17 @@ class _Agent:
             )
         source = Inline(name, door, settings, clock=self._clock, wake=self._loop.wake, state_dir=self._state_dir)
         source.on_facts = self._counts.add
+        source.others = self._facts_of
         return source
+
+    def _facts_of(self, name: str) -> Any:
+        """What another source said last; None where it has said nothing, or not well. Asked by the sources' threads."""
+        latest = next((source.latest() for source in tuple(self._sources) if source.name == name), None)
+        if latest is None or latest.status != "ok" or latest.facts is None:
+            return None
+        if isinstance(latest.facts, msgspec.Raw):
+            return msgspec.msgpack.decode(latest.facts, type=self._doors[name].facts)
+        return latest.facts
 
     def _reload(self) -> None:
         """Take over what the settings file says now; all of it or nothing."""

@@ -187,3 +187,17 @@ def test_the_agent_carries_nothing_of_the_aggregator() -> None:
     assert not loaded & heavy
     rooms = ("rules", "runs", "decide", "cost", "reports", "clouds", "schedulers", "store", "aggregator")
     assert not {name for name in loaded if name.startswith(tuple(f"gpuwatch.{room}" for room in rooms))}
+
+
+def test_a_source_that_joins_others_gets_what_they_said(node: Node, aggregator: Aggregator) -> None:
+    child = subprocess.Popen(["sleep", "600"])
+    try:
+        node.gpus(gpu_count=8, seed="node", gpus={"2": {"pids": [child.pid]}})
+        node.attribution = {"interval_s": 0.2}
+        node.start()
+        _, report = aggregator.wait(lambda report: bool(facts_of(report, "attribution").processes))
+        (process,) = facts_of(report, "attribution").processes
+        assert (process.pid, process.gpus, process.name) == (child.pid, (2,), "sleep")
+    finally:
+        child.kill()
+        child.wait()
