@@ -13,6 +13,7 @@ from gpuwatch import __version__
 from gpuwatch.cli import failure, orders
 from gpuwatch.cli.agent import agent
 from gpuwatch.cli.dashboards import dashboards
+from gpuwatch.cli.hands import hands
 from gpuwatch.cli.report import CostReport, cost_report
 from gpuwatch.cli.scan import ScanCommand, scan
 from gpuwatch.cli.words import AsJson, Config
@@ -108,6 +109,7 @@ app.command(cls=ScanCommand)(scan)
 for command in (orders.explain, orders.approve, orders.hold, orders.clear):
     app.command()(command)
 app.add_typer(dashboards, name="dashboards")
+app.add_typer(hands, name="hands")
 
 
 def main() -> None:

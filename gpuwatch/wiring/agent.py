@@ -20,6 +20,7 @@ from gpuwatch.agent.identity import identify
 from gpuwatch.agent.inline import Inline
 from gpuwatch.agent.loop import Loop
 from gpuwatch.agent.metrics import EventCounts, Page
+from gpuwatch.agent.orders import OrderFile
 from gpuwatch.agent.release import ReleaseFile
 from gpuwatch.agent.report import Reporter
 from gpuwatch.agent.sender import Parcel, Sender
@@ -61,6 +62,7 @@ class _Agent:
         self._spool = Spool(
             self._state_dir / "spool", max_bytes=agent.spool_max_bytes, max_reports=agent.spool_max_reports
         )
+        self._orders: OrderFile | None = None
         self._sender = self._make_sender(agent)
         self._sources: list[Source] = []
         self._reporter = Reporter(self._identity, agent.interval_s, self._clock)
@@ -103,7 +105,17 @@ class _Agent:
         if not agent.aggregator:
             log.warning("no aggregator is set: nothing is sent, only /metrics is served")
             return None
-        return Sender(lines(agent), self._spool, _back_off(agent), self._clock)
+        return Sender(lines(agent, self._pass_on), self._spool, _back_off(agent), self._clock)
+
+    def _pass_on(self, order: str) -> None:
+        """To this node's hands, if it has any; in the sender's thread."""
+        hands = self._settings.collectors.get("hands")
+        if hands is None:
+            log.warning("an order came for hands that are not switched on here: collectors.hands.enabled")
+            return
+        if self._orders is None or self._orders.path != Path(hands.order_file):
+            self._orders = OrderFile(Path(hands.order_file))
+        self._orders.put(order)
 
     def _source(self, name: str, settings: Any) -> Source:
         door = self._doors[name]
@@ -147,7 +159,7 @@ class _Agent:
         self._reporter.change(agent.interval_s)
         self._spool.change(max_bytes=agent.spool_max_bytes, max_reports=agent.spool_max_reports)
         if self._sender is not None and _about_sending(agent) != _about_sending(self._settings.agent):
-            self._sender.change(lines(agent), _back_off(agent))
+            self._sender.change(lines(agent, self._pass_on), _back_off(agent))
         self._change_sources(new.collectors)
         self._settings = Settings(agent=agent, collectors=new.collectors)
         log.info("%s is taken over", self._config)

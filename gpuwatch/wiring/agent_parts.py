@@ -6,6 +6,7 @@ import fcntl
 import logging
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from gpuwatch.agent.exporter import Exporter
@@ -38,7 +39,7 @@ def only_one(state_dir: Path) -> int | None:
     return lock
 
 
-def lines(agent: AgentSettings) -> list[Line]:
+def lines(agent: AgentSettings, on_order: Callable[[str], None]) -> list[Line]:
     """One to each aggregator; says what is wrong with the token's file."""
     try:
         mode = Path(agent.token_file).stat().st_mode if agent.token_file else 0
@@ -48,7 +49,9 @@ def lines(agent: AgentSettings) -> list[Line]:
         log.warning("the token file %r cannot be read: the aggregator will refuse reports", agent.token_file)
     elif mode & (stat.S_IROTH | stat.S_IWOTH):
         log.warning("every user of this node may read or write the token file %s: chmod o= it", agent.token_file)
-    return [Line(url, token_file=agent.token_file, ca_file=agent.ca_file) for url in agent.aggregator]
+    return [
+        Line(url, token_file=agent.token_file, ca_file=agent.ca_file, on_order=on_order) for url in agent.aggregator
+    ]
 
 
 def exporter(agent: AgentSettings, page: Page) -> Exporter | None:
