@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import Any
 
+from gpuwatch.aggregator.drift import Drift, in_words
 from gpuwatch.aggregator.executor import Executor
 from gpuwatch.aggregator.fleet import Fleet
 from gpuwatch.aggregator.incidents import IncidentBook
@@ -24,6 +25,7 @@ def explain(
     book: IncidentBook,
     executor: Executor,
     people: People,
+    drifting: Callable[[], list[Drift]] = list,
     places: Container[str] = (),
 ) -> dict[str, Any] | None:
     """Everything known of this slot; None if nobody has heard of it and the settings (`places`) do not name it."""
@@ -52,6 +54,7 @@ def explain(
     done = [saga for saga in executor.sagas() if saga.action.slot == slot]
     faults = [item for item in book.all() if item.slot == slot]
     human = people.holds().get(slot, "")
+    differs = [one for one in drifting() if one.slot == slot]
     return {
         "slot": slot,
         "sentence": _sentence(slot, scene, current, holds, human, executor),
@@ -69,6 +72,7 @@ def explain(
             for saga in done
         ],
         "incidents": faults,
+        "differs": [{"part": one.part, "words": in_words(one), "since_unix_ns": one.since_unix_ns} for one in differs],
     }
 
 

@@ -9,10 +9,11 @@ granted counts as out until the scheduler says so itself, and is written down be
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import msgspec
+from prometheus_client.core import CounterMetricFamily, Metric
 
 from gpuwatch.aggregator.admission import Tokens
 from gpuwatch.aggregator.fleet import Fleet
@@ -103,6 +104,15 @@ class Grants:
         else:
             self.refused_count += 1
         return {"ok": True, "granted": granted, "because": because}
+
+    def metrics(self) -> Iterator[Metric]:
+        """What was asked, by answer."""
+        family = CounterMetricFamily(
+            "gpuwatch_grants", "Questions of checks on nodes whether they may take one out.", labels=("answer",)
+        )
+        family.add_metric(("granted",), self.granted_count)
+        family.add_metric(("refused",), self.refused_count)
+        yield family
 
     def _judge(self, ask: Ask) -> tuple[bool, str]:
         scene = self._stage.scene

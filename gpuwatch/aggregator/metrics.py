@@ -6,7 +6,7 @@ A node is one series with its states as labels, joined to others by `slot`; what
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -53,7 +53,9 @@ class Metrics(Collector):
         pushers: Sequence[Pusher] = (),
         needs: Callable[[], tuple[Need, ...]] = tuple,
         sharing: Callable[[], tuple[Together, ...]] = tuple,
+        more: Sequence[Callable[[], Iterable[Metric]]] = (),
     ) -> None:
+        """`more`: families of parts that tell their own."""
         self._clock = clock
         self._stage = stage
         self._fleet = fleet
@@ -69,6 +71,7 @@ class Metrics(Collector):
         self._pushers = pushers
         self._needs = needs
         self._sharing = sharing
+        self._more = more
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -86,6 +89,8 @@ class Metrics(Collector):
         yield from self._ourselves()
         yield from self._alerts()
         yield from self._dollars()
+        for tell in self._more:
+            yield from tell()
 
     def _nodes(self) -> Iterator[Metric]:
         scene = self._stage.scene

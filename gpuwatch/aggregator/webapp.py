@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gpuwatch.aggregator.drift import Drift
 from gpuwatch.aggregator.grants import Grants
 from gpuwatch.aggregator.metrics import CONTENT_TYPE, Metrics
 from gpuwatch.aggregator.orders import MAX_BODY_BYTES, Order, OrderError, Orders, read_order
@@ -32,6 +33,7 @@ def application(
     *,
     teller: Teller,
     explain: Callable[[str], dict[str, Any] | None],
+    drifting: Callable[[], list[Drift]],
     orders: Orders,
     grants: Grants,
     metrics: Metrics,
@@ -69,6 +71,7 @@ def application(
             Route(f"{api}/incidents", _get(lambda _: {"incidents": teller.incidents()})),
             Route(f"{api}/holds", _get(lambda _: teller.holds())),
             Route(f"{api}/plan", _get(lambda _: teller.plan())),
+            Route(f"{api}/drift", _get(lambda _: {"drifts": drifting()})),
             Route(f"{api}/money", _get(lambda _: teller.money())),
             Route("/v1/grants", _body(grants.answer), methods=["POST"]),
             Route(f"{api}/approve/{{name:path}}", _post(orders, orders.approve), methods=["POST"]),

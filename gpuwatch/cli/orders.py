@@ -29,6 +29,13 @@ def explain(
     raise typer.Exit(ask.explain(slot, url=url, as_json=as_json, ca_file=ca_file))
 
 
+def drift(as_json: AsJson = False, url: Url = AT_HOME, ca_file: CaFile = None) -> None:
+    """Name the nodes that differ from their pool (driver, firmware, kernel …) or run (libraries), and since when."""
+    from gpuwatch.wiring import ask
+
+    raise typer.Exit(ask.drift(url=url, as_json=as_json, ca_file=ca_file))
+
+
 def approve(
     action: Annotated[str, typer.Argument(help="The action's id, as page and /api/v1/plan show it.")],
     because: Because = "",

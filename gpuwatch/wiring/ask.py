@@ -9,6 +9,7 @@ import os
 import ssl
 import sys
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import quote, urlsplit
@@ -32,12 +33,38 @@ def explain(
         print(f"\nseen of {machine['machine']}:", file=out)
         for word in machine.get("seen", []):
             print(f"  {word['witness']:<18} {word['says']}", file=out)
+    for one in found.get("differs", []):
+        print(f"\ndiffers: {one['words']}{_since(one.get('since_unix_ns'))}", file=out)
     for incident in found.get("incidents", []):
         print(f"\n{incident['kind']}: {incident['because']}", file=out)
         for entry in incident.get("timeline", []):
             at = datetime.fromtimestamp(entry["at_unix_ns"] / 1e9, UTC)
             print(f"  {at:%Y-%m-%d %H:%M:%S}  {entry['text']}", file=out)
     return 0
+
+
+def drift(*, url: str, as_json: bool = False, ca_file: Path | None = None, out: TextIO | None = None) -> int:
+    """Print which node differs from its pool or run, in what, and since when. 0, whatever there is."""
+    out = out or sys.stdout
+    found = _ask("GET", url, "api/v1/drift", ca_file=ca_file)["drifts"]
+    if as_json:
+        print(json.dumps(found, indent=2), file=out)
+        return 0
+    if not found:
+        print("no node differs from its pool, nor within a run, as far as their agents have told", file=out)
+    for scope, group in groupby(found, key=lambda one: (one["scope"], one["part"], one["usual"], one["usual_count"])):
+        name, part, usual, count = scope
+        nodes = list(group)
+        known = nodes[0]["known_count"]
+        most = f"{count} of {known} have {usual}" if usual else f"the {known} nodes do not agree"
+        print(f"{name}: {part.replace('_', ' ')}: {most}", file=out)
+        for one in nodes:
+            print(f"  {one['slot']:<14} {one['value']}{_since(one.get('since_unix_ns'))}", file=out)
+    return 0
+
+
+def _since(unix_ns: int | None) -> str:
+    return "" if unix_ns is None else f", since {datetime.fromtimestamp(unix_ns / 1e9, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def order(

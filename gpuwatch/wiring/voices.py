@@ -11,6 +11,7 @@ from gpuwatch.aggregator.alert_desk import AlertDesk
 from gpuwatch.aggregator.alert_push import Pusher
 from gpuwatch.aggregator.alert_runs import AlertRuns
 from gpuwatch.aggregator.coverage import coverage
+from gpuwatch.aggregator.drift import Drift, drift_metrics, drifts
 from gpuwatch.aggregator.explain import explain
 from gpuwatch.aggregator.metrics import Metrics
 from gpuwatch.aggregator.money import MoneyDesk
@@ -65,6 +66,10 @@ class Voices:
             clock=clock,
         )
         sharing = Sharing(stage=stage, clock=clock)
+
+        def drifting() -> list[Drift]:
+            return drifts(stage.scene.views.values(), stage.scene.runs)
+
         self.pushers = _pushers(settings, store, core, teller, needs, sharing, clock)
         metrics = Metrics(
             clock=clock,
@@ -89,6 +94,7 @@ class Voices:
             pushers=self.pushers,
             needs=needs.now,
             sharing=sharing.now,
+            more=(core.grants.metrics, lambda: drift_metrics(drifting())),
         )
         self.web: Any = application(
             teller=teller,
@@ -100,6 +106,7 @@ class Voices:
                 book=core.book,
                 executor=core.executor,
                 people=core.people,
+                drifting=drifting,
                 places=settings.places,
             ),
             orders=Orders(
@@ -111,6 +118,7 @@ class Voices:
                 stage=stage,
                 clock=clock,
             ),
+            drifting=drifting,
             grants=core.grants,
             metrics=metrics,
             alive=alive,

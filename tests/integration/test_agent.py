@@ -53,7 +53,10 @@ def test_it_reports_all_sources_and_says_goodbye(node: Node, aggregator: Aggrega
     aggregator.wait(lambda report: facts_of(report, "kernel_log").readable)
     found = leaves(gpuwatch.collectors, "COLLECTOR", Collector)
     doors = {name for name, door in found.items() if door.settings().enabled}
-    told = lambda: {envelope.collector for _, report in aggregator.reports for envelope in report.envelopes}  # noqa: E731
+
+    def told() -> set[str]:
+        return {envelope.collector for _, report in aggregator.reports for envelope in report.envelopes}
+
     aggregator.wait(lambda _: told() == doors, f"a word of {doors - told()}")
     hb.step(42)
     aggregator.wait(lambda report: facts_of(report, "training").beats[0].step == 42)

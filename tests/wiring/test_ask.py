@@ -5,13 +5,19 @@ from __future__ import annotations
 import io
 import json
 import socket
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpuwatch.aggregator import settings as settings_file
 from gpuwatch.errors import GpuwatchError, UsageError
+from gpuwatch.model.facts.environment import EnvironmentFacts
+from gpuwatch.model.token import machine_token
+from gpuwatch.model.wire import Envelope, Report
 from gpuwatch.wiring import ask
 from gpuwatch.wiring.aggregator import Aggregator
 
@@ -58,6 +64,32 @@ def test_a_slot_is_held_explained_and_cleared(centre: Aggregator, tmp_path: Path
     out = io.StringIO()
     ask.order("clear", "gpu01", url=centre.url, token_file=token_file, out=out)
     assert out.getvalue() == "gpu01 is cleared, its hold is lifted\n"
+
+
+def test_the_node_that_differs_is_named_with_what_the_others_have(centre: Aggregator) -> None:
+    for number in range(1, 5):
+        parts = {"driver": "580.95" if number != 3 else "550.54", "kernel": "6.1"}
+        facts = EnvironmentFacts("f", parts, dict.fromkeys(parts, 1_790_000_000 * 10**9))
+        envelope = Envelope("environment", time.time_ns(), 0.1, "ok", facts=msgspec.Raw(msgspec.msgpack.encode(facts)))
+        report = Report(2, f"gpu0{number}", f"m-{number}", "b", "a", 1, time.time_ns(), (envelope,))
+        token = machine_token(b"a secret of the tests, long enough", f"m-{number}")
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/msgpack"}
+        sent = urllib.request.Request(f"{centre.url}v1/reports", msgspec.msgpack.encode(report), headers)
+        urllib.request.urlopen(sent, timeout=10).read()
+    until_s = time.monotonic() + 10
+    said = ""
+    while "gpu03" not in said and time.monotonic() < until_s:
+        time.sleep(0.1)  # until the next tick
+        out = io.StringIO()
+        ask.drift(url=centre.url, out=out)
+        said = out.getvalue()
+    assert said == "pool p: driver: 3 of 4 have 580.95\n  gpu03          550.54, since 2026-09-21 13:33 UTC\n"
+    out = io.StringIO()
+    ask.explain("gpu03", url=centre.url, out=out)
+    assert "differs: driver 550.54; 3 of 4 of pool p have 580.95, since 2026-09-21 13:33 UTC" in out.getvalue()
+    page = urllib.request.urlopen(f"{centre.url}metrics", timeout=10).read().decode()
+    assert 'gpuwatch_drifted_nodes{part="driver",pool="p"} 1.0' in page
+    assert 'gpuwatch_grants_total{answer="granted"} 0.0' in page
 
 
 @pytest.mark.parametrize(
