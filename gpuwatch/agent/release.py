@@ -29,24 +29,23 @@ WORDS_CHARACTERS = 200
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What stands in the file."""
 
-    boot_id: str  # of another boot: over, since the driver was loaded anew
-    for_s: float = USUAL_S  # from when an agent first sees it
+    asked_monotonic_ns: int  # still to come: another boot, in which the driver was loaded anew
+    for_s: float = USUAL_S
     because: str = ""
 
 
 class ReleaseFile:
     """One state directory's file, for who asks and for the agent that obeys."""
 
-    def __init__(self, state_dir: Path, boot_id: str) -> None:
+    def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / "release"
-        self._boot_id = boot_id
         self._seen: tuple[int, int] | None = None  # inode, mtime
         self._request: Request | None = None
-        self._until_ns = 0
 
-    def ask(self, for_s: float = USUAL_S, because: str = "") -> None:
+    def ask(self, now: Moment, for_s: float = USUAL_S, because: str = "") -> None:
         """Ask for it. Raises `UsageError` where the file cannot be written."""
-        words = msgspec.json.encode(Request(boot_id=self._boot_id, for_s=for_s, because=because[:WORDS_CHARACTERS]))
+        request = Request(asked_monotonic_ns=now.monotonic_ns, for_s=for_s, because=because[:WORDS_CHARACTERS])
+        words = msgspec.json.encode(request)
         draft = self._path.with_name(f".release.{os.getpid()}")
         try:
             # As root into a folder that is not root's: no link that somebody put there is followed.
@@ -91,10 +90,11 @@ class ReleaseFile:
             return ""
         if (status.st_ino, status.st_mtime_ns) != self._seen:
             self._seen = status.st_ino, status.st_mtime_ns
-            self._look(now)
+            self._look()
         if self._request is None:
             return ""
-        if self._request.boot_id != self._boot_id or now.monotonic_ns >= self._until_ns:
+        age_ns = now.monotonic_ns - self._request.asked_monotonic_ns
+        if not 0 <= age_ns < self._request.for_s * NS:
             with contextlib.suppress(OSError):
                 self._path.unlink()
             return ""
@@ -102,14 +102,13 @@ class ReleaseFile:
         because = f": {self._request.because}" if self._request.because else ""
         return f"released on request{because} (for {minutes:g} min at most; `gpuwatch agent resume` ends it)"
 
-    def _look(self, now: Moment) -> None:
+    def _look(self) -> None:
         self._request = None
         try:
             self._request = _read(self._path)
         except (OSError, ValueError, msgspec.MsgspecError) as error:
             log.error("%s is not obeyed: %s; ask with `gpuwatch agent release`", self._path, error)
             return
-        self._until_ns = now.monotonic_ns + int(self._request.for_s * NS)
         log.warning("the driver is released on request, for %g s at most: %s", self._request.for_s,
                     self._request.because or "no reason given")  # fmt: skip
 

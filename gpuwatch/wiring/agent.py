@@ -36,6 +36,7 @@ from gpuwatch.wiring.agent_parts import exporter, lines, only_one
 
 log = logging.getLogger("gpuwatch.agent")
 
+WELL = ("ok", "unsupported")  # a node without InfiniBand is no fault
 GOODBYE_WITHIN_S = 1.2  # a stop takes less than two seconds, whoever is away
 
 
@@ -55,7 +56,7 @@ class _Agent:
         self._identity = identify(agent)
         self._state_dir = Path(agent.state_dir)
         self._lock = only_one(self._state_dir)
-        self._release = ReleaseFile(self._state_dir, self._identity.boot_id)
+        self._release = ReleaseFile(self._state_dir)
         self._clock = SystemClock()
         self._manager = ServiceManager()
         self._counts = EventCounts()
@@ -185,7 +186,7 @@ class _Agent:
             self._sender.put(parcel)
 
     def _status(self) -> str:
-        troubled = [source.name for source in self._sources if (at := source.latest()) and at.status != "ok"]
+        troubled = [source.name for source in self._sources if (at := source.latest()) and at.status not in WELL]
         words = f"{len(self._sources)} sources"
         if troubled:
             words += f", not ok: {' '.join(troubled)}"

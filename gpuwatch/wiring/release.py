@@ -8,11 +8,12 @@ from typing import Any
 
 import gpuwatch.collectors
 from gpuwatch.agent.book import Book
-from gpuwatch.agent.identity import identify
 from gpuwatch.agent.processes import is_alive, what_it_waits_for
 from gpuwatch.agent.release import ReleaseFile
 from gpuwatch.agent.settings import Settings, load
+from gpuwatch.clock import SystemClock
 from gpuwatch.collectors import Collector
+from gpuwatch.model.moment import Moment
 from gpuwatch.registry import leaves
 
 LOOK_S = 0.1
@@ -23,7 +24,8 @@ TAKEN_S = 3.0  # an agent that runs takes the driver again within a second
 def release(config: Path, *, minutes: float, because: str = "", patience_s: float = PATIENCE_S) -> int:
     """Ask, and wait until no process of the agent holds the driver. 0: so it is; 1: one still does."""
     settings, doors, asked = _of(config)
-    asked.ask(minutes * 60.0, because)
+    clock = SystemClock()
+    asked.ask(Moment(clock.unix_ns(), clock.monotonic_ns()), minutes * 60.0, because)
     until_s = time.monotonic() + patience_s
     while held := _holders(settings, doors):
         if time.monotonic() > until_s:
@@ -61,7 +63,7 @@ def check(config: Path) -> int:
 def _of(config: Path) -> tuple[Settings, dict[str, Collector[Any]], ReleaseFile]:
     doors = leaves(gpuwatch.collectors, "COLLECTOR", Collector)
     settings = load(config, doors)
-    return settings, doors, ReleaseFile(Path(settings.agent.state_dir), identify(settings.agent).boot_id)
+    return settings, doors, ReleaseFile(Path(settings.agent.state_dir))
 
 
 def _holders(settings: Settings, doors: dict[str, Collector[Any]]) -> dict[str, int]:

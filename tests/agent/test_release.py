@@ -21,9 +21,9 @@ def at(seconds: float) -> Moment:
 
 
 def test_what_is_asked_for_holds_until_it_is_taken_back(tmp_path: Path) -> None:
-    asker, agent = ReleaseFile(tmp_path, "boot-1"), ReleaseFile(tmp_path, "boot-1")
+    asker, agent = ReleaseFile(tmp_path), ReleaseFile(tmp_path)
     assert agent.reason(at(0)) == ""
-    asker.ask(600.0, "driver 580.95")
+    asker.ask(at(0), 600.0, "driver 580.95")
     words = "released on request: driver 580.95 (for 10 min at most; `gpuwatch agent resume` ends it)"
     assert agent.reason(at(1)) == words
     assert agent.reason(at(599)) == words
@@ -33,8 +33,8 @@ def test_what_is_asked_for_holds_until_it_is_taken_back(tmp_path: Path) -> None:
 
 
 def test_it_ends_by_itself_and_the_file_goes(tmp_path: Path) -> None:
-    asker, agent = ReleaseFile(tmp_path, "boot-1"), ReleaseFile(tmp_path, "boot-1")
-    asker.ask(600.0)
+    asker, agent = ReleaseFile(tmp_path), ReleaseFile(tmp_path)
+    asker.ask(at(10), 600.0)
     assert agent.reason(at(10)).startswith("released on request (for 10 min")
     assert agent.reason(at(609.9))
     assert agent.reason(at(610)) == ""
@@ -42,24 +42,24 @@ def test_it_ends_by_itself_and_the_file_goes(tmp_path: Path) -> None:
 
 
 def test_one_that_is_asked_for_again_begins_again(tmp_path: Path) -> None:
-    asker, agent = ReleaseFile(tmp_path, "boot-1"), ReleaseFile(tmp_path, "boot-1")
-    asker.ask(600.0)
+    asker, agent = ReleaseFile(tmp_path), ReleaseFile(tmp_path)
+    asker.ask(at(0), 600.0)
     assert agent.reason(at(0))
-    asker.ask(1200.0)
-    assert agent.reason(at(599))
+    asker.ask(at(599), 1200.0)
+    assert agent.reason(at(600))
     assert agent.reason(at(1798))
-    assert agent.reason(at(1800)) == ""
+    assert agent.reason(at(1799)) == ""
 
 
-def test_another_agent_obeys_it_too_another_boot_does_not(tmp_path: Path) -> None:
-    ReleaseFile(tmp_path, "boot-1").ask(600.0)
-    assert ReleaseFile(tmp_path, "boot-1").reason(at(0))
-    assert ReleaseFile(tmp_path, "boot-2").reason(at(0)) == ""
+def test_another_agent_obeys_it_too_for_no_longer_and_another_boot_does_not(tmp_path: Path) -> None:
+    ReleaseFile(tmp_path).ask(at(1000), 600.0)
+    assert ReleaseFile(tmp_path).reason(at(1500))
+    assert ReleaseFile(tmp_path).reason(at(20)) == ""  # the clock of a machine begins anew with it
     assert list(tmp_path.iterdir()) == []
 
 
 def _foreign(path: Path) -> None:
-    path.write_bytes(msgspec.json.encode(Request(boot_id="boot-1")))
+    path.write_bytes(msgspec.json.encode(Request(asked_monotonic_ns=0)))
     os.chown(path, 12345, 12345)
 
 
@@ -67,7 +67,7 @@ def _foreign(path: Path) -> None:
     "foreign", marks=pytest.mark.needs("root"))])  # fmt: skip
 def test_what_is_no_request_is_not_obeyed_and_disturbs_nothing(tmp_path: Path, kind: str) -> None:
     path, elsewhere = tmp_path / "release", tmp_path / "elsewhere"
-    elsewhere.write_bytes(msgspec.json.encode(Request(boot_id="boot-1")))
+    elsewhere.write_bytes(msgspec.json.encode(Request(asked_monotonic_ns=0)))
     makers: dict[str, Callable[[], object]] = {
         "link": lambda: path.symlink_to(elsewhere),
         "fifo": lambda: os.mkfifo(path),
@@ -78,7 +78,7 @@ def test_what_is_no_request_is_not_obeyed_and_disturbs_nothing(tmp_path: Path, k
         "foreign": lambda: _foreign(path),
     }
     makers[kind]()
-    agent = ReleaseFile(tmp_path, "boot-1")
+    agent = ReleaseFile(tmp_path)
     for second in range(5):
         assert agent.reason(at(second)) == ""
 
@@ -89,10 +89,10 @@ def test_who_asks_follows_no_link_that_lies_there(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     for name in ("release", f".release.{os.getpid()}"):
         (tmp_path / "state" / name).symlink_to(precious)
-    asker = ReleaseFile(tmp_path / "state", "boot-1")
+    asker = ReleaseFile(tmp_path / "state")
     with pytest.raises(UsageError, match="cannot be asked for"):
-        asker.ask()
-    asker.ask()  # the draft's link is out of the way
+        asker.ask(at(0))
+    asker.ask(at(0))  # the draft's link is out of the way
     assert precious.read_text() == "as it was"
     assert not (tmp_path / "state" / "release").is_symlink()
     assert asker.reason(at(0))
@@ -100,5 +100,5 @@ def test_who_asks_follows_no_link_that_lies_there(tmp_path: Path) -> None:
 
 def test_where_it_cannot_be_written_that_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be asked for") as raised:
-        ReleaseFile(tmp_path / "nowhere", "boot-1").ask()
+        ReleaseFile(tmp_path / "nowhere").ask(at(0))
     assert "as root or as the agent's user" in raised.value.next_step
