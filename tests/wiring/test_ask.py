@@ -83,10 +83,10 @@ def test_the_node_that_differs_is_named_with_what_the_others_have(centre: Aggreg
         out = io.StringIO()
         ask.drift(url=centre.url, out=out)
         said = out.getvalue()
-    assert said == "pool p: driver: 3 of 4 have 580.95\n  gpu03          550.54, since 2026-09-21 13:33 UTC\n"
+    assert said == "pool p: driver: 3 of 4 have 580.95\n  gpu03          550.54, since 2026-09-21 14:13 UTC\n"
     out = io.StringIO()
     ask.explain("gpu03", url=centre.url, out=out)
-    assert "differs: driver 550.54; 3 of 4 of pool p have 580.95, since 2026-09-21 13:33 UTC" in out.getvalue()
+    assert "differs: driver 550.54; 3 of 4 of pool p have 580.95, since 2026-09-21 14:13 UTC" in out.getvalue()
     page = urllib.request.urlopen(f"{centre.url}metrics", timeout=10).read().decode()
     assert 'gpuwatch_drifted_nodes{part="driver",pool="p"} 1.0' in page
     assert 'gpuwatch_grants_total{answer="granted"} 0.0' in page
