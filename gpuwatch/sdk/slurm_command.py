@@ -91,13 +91,21 @@ class Commands:
                 retry=retry,
                 next_step="see docs/slurm.md for the rights that gpuwatch needs, and `scontrol ping`",
             )
-        return out.decode(errors="replace")
+        return _text(out)
 
     def _environment(self) -> dict[str, str]:
         kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         if self._configuration:
             kept["SLURM_CONF"] = self._configuration
         return kept | {"LC_ALL": "C.UTF-8", "TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}
+
+
+def _text(raw: bytes) -> str:
+    """A byte that is no UTF-8 as `?`: as the heartbeat writes the same job's name."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("utf-8", "surrogateescape").encode("utf-8", "replace").decode()
 
 
 def _read(process: subprocess.Popen[bytes], until_s: float) -> tuple[bytes, bytes]:

@@ -19,6 +19,7 @@ _STAMP = re.compile(  # behind the first line of a reason; what stands eight bla
     rf" \[([^\s\[\]@]*)@([^\s\[\]]*)\]((?: {{8}}\S.*?)?)(?= ?{_BEHIND.pattern}|\s*\Z)", re.DOTALL
 )
 
+MAX_REASON = 1000
 _UNREADY = ("POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "POWERING_UP", "INVAL", "INVALID", "INVALID_REG", "ERROR")
 AUTOMATIC = (  # reasons that Slurm itself gives when it takes a node down: nobody's decision
     "not responding",
@@ -121,8 +122,8 @@ def _from_record(record: str) -> Node:
 
 
 def _reason(value: Any) -> str:
-    """As it was written: a person's "unknown" is a reason too."""
-    return value.strip() if isinstance(value, str) and value != "(null)" else ""
+    """As it was written, be it "unknown"; of one without an end the begin."""
+    return value.strip()[:MAX_REASON] if isinstance(value, str) and value != "(null)" else ""
 
 
 def from_json(answer: str) -> tuple[Node, ...]:

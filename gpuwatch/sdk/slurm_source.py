@@ -67,6 +67,8 @@ class Source:
             raise SchedulerError(f"{attempt!r} is no job of Slurm's", next_step="its snapshot names the jobs")
         try:
             jobs = self._read(1, slurm_jobs.from_json, slurm_jobs.from_text, number)
+            if not any(str(found.leader or found.id) == number for found in jobs):  # that a list lacks it is no answer
+                jobs = slurm_jobs.from_text(self._commands.run(*_TEXT[1], number))
         except SchedulerError as error:
             if "invalid job id" in f"{error.what} {error.why}".lower():
                 return None  # over for longer than MinJobAge

@@ -16,6 +16,7 @@ from gpuwatch.sdk.slurm_nodes import Node
 
 EARLIER_TRIES = 3  # of a requeued job: more than can begin and end between two answers
 REMEMBERED = 50_000
+NAME_BYTES = 127  # so much of a run's name has room in its heartbeat file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +64,19 @@ class Tries:
         before, self._live = self._live, set()
         for job in jobs:
             if job.running:
+                other = self._seen.pop(job.attempt, None)  # the newest last
+                if other is None or job.attempt not in self._live:
+                    self._seen[job.attempt] = job
+                else:  # another component of the same heterogeneous job
+                    both = dict.fromkeys((*other.nodes, *job.nodes))
+                    self._seen[job.attempt] = replace(other, nodes=tuple(both))
                 self._live.add(job.attempt)
-                self._seen.pop(job.attempt, None)  # the newest last
-                self._seen[job.attempt] = job
             known = self._newest.pop(job.id, None)
             self._newest[job.id] = now = (job.restarts, job.ended is not None)
             fresh = fresh or known not in (None, now)
         down = {node.name for node in nodes if node.says("DOWN")}
-        self._struck |= {name for name in before | self._live if down.intersection(self._seen[name].nodes)}
+        known_now = (before | self._live) & self._seen.keys()
+        self._struck |= {name for name in known_now if down.intersection(self._seen[name].nodes)}
         for attempt in list(self._seen)[: max(0, len(self._seen) - REMEMBERED)]:
             del self._seen[attempt]
         for number in list(self._newest)[: max(0, len(self._newest) - REMEMBERED)]:
@@ -101,7 +107,8 @@ class Tries:
         return tuple(found.values())
 
     def _run(self, job: Job) -> str:
-        return job.name if self._by_name and job.name else str(job.leader or job.id)
+        name = job.name.encode("utf-8", "replace")[:NAME_BYTES].decode("utf-8", "ignore") if self._by_name else ""
+        return name or str(job.leader or job.id)
 
     def _attempt(
         self, job: Job, state: Literal["pending", "running", "ended"], cause: str = "", planned: bool = False
