@@ -38,6 +38,9 @@ class Child(Protocol):
     def waits_for(self) -> str:
         """State, wait channel and stack."""
 
+    def hurry(self) -> None:
+        """Let it read now, if it is not in a call."""
+
     def send_away(self) -> None:
         """End its input: it leaves when the call it is in comes back."""
 
@@ -90,6 +93,7 @@ class _ProcessChild:
         orders = {"settings": msgspec.to_builtins(settings), "note": self._note}
         with contextlib.suppress(BrokenPipeError):  # it has ended already: whoever watches it will see that
             self._in.write(json.dumps(orders).encode() + b"\n")
+        os.set_blocking(self._in.fileno(), False)
 
     def fileno(self) -> int:
         return self._out.fileno()
@@ -108,6 +112,10 @@ class _ProcessChild:
 
     def waits_for(self) -> str:
         return processes.what_it_waits_for(self.pid)
+
+    def hurry(self) -> None:
+        with contextlib.suppress(OSError, ValueError):  # it is gone, or has been asked a thousand times and hangs
+            self._in.write(b"\n")
 
     def send_away(self) -> None:
         self._in.close()

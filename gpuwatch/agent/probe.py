@@ -1,16 +1,18 @@
 """The child process of a source that can hang: `python -m gpuwatch.agent.probe NAME`, started by the agent alone.
 
-Its orders are one line of JSON on standard input; it reads on its own clock and writes frames to standard output until
-standard input ends. What it is about to call stands in a small memory file that the agent reads when it hears nothing.
+Its orders are one line of JSON on standard input. It reads on its own clock, and at once where another line comes, and
+writes frames to standard output until standard input ends. What it is about to call stands in a small memory file that
+the agent reads when it hears nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import mmap
 import os
-import select
+import queue
 import signal
 import sys
 import threading
@@ -46,7 +48,8 @@ def main(source: str) -> int:
     out = os.dup(1)
     os.dup2(2, 1)  # a library that prints must not print into our frames
     orders = json.loads(_first_line())
-    threading.Thread(target=_leave_in_the_end, name="end", daemon=True).start()
+    news: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(news,), name="news", daemon=True).start()
     collector = leaf(source)
     settings = msgspec.convert(orders["settings"], collector.settings)
     probe = _Probe(collector, settings, orders["note"])
@@ -64,7 +67,7 @@ def main(source: str) -> int:
         if first:
             settle()
             first = False
-        if select.select([0], [], [], frame.next_in_s)[0]:
+        if not _goes_on(news, frame.next_in_s):
             return 0
 
 
@@ -139,10 +142,22 @@ def _first_line() -> bytes:
     return line
 
 
-def _leave_in_the_end() -> None:
-    """Where no agent follows the one that started us, a call that hangs must not keep this process for ever."""
+def _goes_on(news: queue.SimpleQueue[bool], within_s: float) -> bool:
+    """Wait until the next reading is due or asked for. False: the agent wants no more."""
+    with contextlib.suppress(queue.Empty):
+        going = news.get(timeout=within_s)
+        while going:
+            going = news.get_nowait()  # asked for several times meanwhile: one reading answers all
+        return False
+    return True
+
+
+def _listen(news: queue.SimpleQueue[bool]) -> None:
+    """True: read now. False: the end; where no agent follows the one that started us, a call that hangs must not keep
+    this process for ever."""
     while os.read(0, 4096):
-        pass
+        news.put(True)
+    news.put(False)
     time.sleep(ORPHAN_LEAVES_S)
     os._exit(1)
 

@@ -70,6 +70,7 @@ class Probe:
         self._latest: Latest | None = None
         self._urgent = False
         self._fresh = False
+        self._hurried = False
         self._counts: Counter[str] = Counter()
         record = book.read()
         if record is not None and record.boot_id == boot_id and processes.is_alive(record.pid, record.start_ticks):
@@ -148,6 +149,12 @@ class Probe:
             return None
         return self._latest.envelope(self._latest.facts or NO_FACTS), False
 
+    def hurry(self) -> None:
+        """Read at once, and let a report carry it: another source was blind."""
+        if self._state == "running" and self._child is not None and not self._leaving:
+            self._child.hurry()
+            self._hurried = True
+
     def urgent(self) -> bool:
         was, self._urgent = self._urgent, False
         return was
@@ -222,7 +229,8 @@ class Probe:
             facts=frame.facts if frame.status == "ok" else None,
             gaps=frame.gaps,
         )
-        self._urgent |= frame.urgent
+        self._urgent |= frame.urgent or self._hurried
+        self._hurried = False
         self._fresh = True
         self._now_latest(latest)
 

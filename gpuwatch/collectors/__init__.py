@@ -19,13 +19,14 @@ S = TypeVar("S")
 class Reading(msgspec.Struct, frozen=True, array_like=True):
     """One answer of a source. `gaps` says why a field is None; `urgent` asks to be sent at once; `more`: there are
     events left that can be read at once. `abandoned_count`: small programs that the source started and that cannot be
-    ended, see `sdk/errand.py`."""
+    ended, see `sdk/errand.py`. `ask`: other sources that should be read now, because this one was blind."""
 
     facts: Any
     gaps: dict[str, str] = {}
     urgent: bool = False
     more: bool = False
     abandoned_count: int = 0
+    ask: tuple[str, ...] = ()
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,13 +1,16 @@
-"""What the kernel log says of GPUs: events, each told once, with the catalogue's verdict.
+"""What the kernel log says of GPUs and the node: events, each told once, with the catalogue's verdict.
 
 From this boot's first message on, not from the agent's start: an Xid may be older than the agent
 (NVIDIA/NVSentinel#1532). An event's id is the same however often the log is read, so that a restart of the agent
 repeats nothing. Repeats within a few seconds are one event with a count: a dying GPU prints the same line 800,000 times
-(NVIDIA/NVSentinel#1120).
+(NVIDIA/NVSentinel#1120). The boot before this one is read once, so that a fault which ended in a reboot is not
+forgotten. Where the ring overran us, what is lost may have been an Xid: NVML is asked at once which recovery the driver
+wants.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections import deque
@@ -19,22 +22,17 @@ import msgspec
 
 from gpuwatch.clock import Clock, SystemClock
 from gpuwatch.collectors import Collector, Reading, Sample
+from gpuwatch.collectors._kernel_events import MOST_REMEMBERED, Telling
 from gpuwatch.errors import ProbeError
-from gpuwatch.faults.event import Event
-from gpuwatch.faults.incidents import weight
-from gpuwatch.faults.interpreter import Interpreter
 from gpuwatch.model.facts.kernel_log import KernelEvent, KernelLogFacts
 from gpuwatch.sdk.kernel_file import KernelFile
 from gpuwatch.sdk.kernel_journal import KernelJournal
-from gpuwatch.sdk.kernel_lines import Line, Source, this_boot_id
+from gpuwatch.sdk.kernel_lines import Source, this_boot_id
 from gpuwatch.sdk.kernel_ring import KernelRing
 
-TEXT_CHARACTERS = 400
-FOLD_NS = 10 * 10**9  # repeats within one such stretch of time are one event
-ONE_LOSS_NS = 60 * 10**9  # a lost GPU is told in up to three ways within a moment
 URGENT_AGAIN_NS = 10 * 10**9  # the same fault asks to be sent at once no more often than this
-MOST_REMEMBERED = 1024  # GPUs that a log can name: far more than a node has, far fewer than a forger can invent
 SETTLED_NS = 60 * 10**9  # the cursor keeps this far behind: what was read may not have been sent yet
+NVML = "nvml"
 USUAL_FILES = ("/var/log/kern.log", "/var/log/messages", "/var/log/syslog")
 
 
@@ -48,6 +46,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cursor: Path | None = (
         None  # remembers over restarts what was read; without it the log is read again, to the same ids
     )
+    fabric_manager_log: Path | None = Path("/var/log/fabricmanager.log")  # read where it is there; None: not at all
+    earlier_boot: bool = True  # once a boot, read from the journal what the kernel said last in the boot before
+    journalctl: Path = Path("journalctl")
 
     def __post_init__(self) -> None:
         if self.source == "file" and self.path is None:
@@ -60,11 +61,13 @@ class _Reader:
         self._clock = clock
         self._boot_id = boot_id
         self._source: Source | None = None
-        self._interpreter = Interpreter()
-        self._interpreted_boot = boot_id
-        self._last: Line | None = None
-        self._losses: dict[str | None, tuple[int, str, bool]] = {}  # GPU -> when, boot, told in words only
-        self._urgent_ns: dict[tuple[str | None, int | None], int] = {}
+        self._telling = Telling()
+        self._earlier: KernelJournal | None = None
+        self._earlier_telling = Telling()
+        self._earlier_done = not settings.earlier_boot
+        self._fabric: KernelFile | None = None
+        self._fabric_telling = Telling()
+        self._urgent_ns: dict[tuple[str, str | None], int] = {}
         self._unsettled: deque[tuple[int, str]] = deque()  # (monotonic ns, position) of readings with events
         self._written = self._saved_position()
 
@@ -84,18 +87,80 @@ class _Reader:
             self._written = {"source": source.name, "boot_id": self._boot_id, "position": source.position()}
             self._let_go()
             raise ProbeError(f"the kernel log ({source.name}) broke off", why=str(error)) from error
-        events = self._events(lines)
+        gaps: dict[str, str] = {}
+        events = [*self._of_earlier_boot(source), *self._telling.tell(lines), *self._of_fabric_manager(gaps)]
         now_ns = self._clock.monotonic_ns()
         if events:
             self._unsettled.append((now_ns, source.position()))
         self._settle(now_ns)
-        facts = KernelLogFacts(readable=True, events=tuple(events), lost_count=source.take_lost(), source=source.name)
-        return Reading(facts=facts, urgent=self._is_urgent(events, now_ns), more=source.behind)
+        lost_count = source.take_lost()
+        overrun = lost_count > 0 and self._for_the_first_time(("overrun", None), now_ns)
+        if lost_count:
+            gaps["events"] = f"{lost_count} messages were lost: the kernel's ring was overwritten before it was read"
+        return Reading(
+            facts=KernelLogFacts(readable=True, events=tuple(events), lost_count=lost_count, source=source.name),
+            gaps=gaps,
+            urgent=self._is_urgent(events, now_ns) or overrun,
+            more=source.behind or self._earlier is not None,
+            ask=(NVML,) if overrun else (),
+        )
 
     def close(self) -> None:
         """What was read within the last minute is read again by the next agent: it may not have been sent."""
         self._settle(self._clock.monotonic_ns())
         self._let_go()
+        self._end_earlier()
+        if self._fabric is not None:
+            self._fabric.close()
+
+    def _of_earlier_boot(self, source: Source) -> list[KernelEvent]:
+        """What the journal holds of the boot before this one, once; the journal as a source begins there by itself."""
+        if self._earlier_done:
+            return []
+        if self._earlier is None:
+            if source.name != "kmsg" or self._written.get("earlier_of") == self._boot_id:
+                self._earlier_done = True
+                return []
+            try:
+                self._earlier = KernelJournal(
+                    str(self._settings.journalctl),
+                    boot_id=self._boot_id,
+                    after="",
+                    clock=self._clock,
+                    only_earlier=True,
+                )
+            except OSError:  # no journal here: what it would have said is not known, and causes nothing
+                self._earlier_done = True
+                return []
+        try:
+            lines = self._earlier.read()
+        except OSError:  # it has said everything, or there is no earlier boot
+            self._end_earlier()
+            return self._earlier_telling.tell([])
+        return self._earlier_telling.tell(lines) if lines else []
+
+    def _end_earlier(self) -> None:
+        if self._earlier is not None:
+            self._earlier_done = True
+            self._earlier.close()
+            self._earlier = None
+
+    def _of_fabric_manager(self, gaps: dict[str, str]) -> list[KernelEvent]:
+        """Its own log, on nodes that have one."""
+        path = self._settings.fabric_manager_log
+        if path is None or (self._fabric is None and not os.path.lexists(path)):
+            return []
+        try:
+            if self._fabric is None:
+                self._fabric = KernelFile(path, boot_id=self._boot_id, after="", clock=self._clock, daemon=True)
+            return self._fabric_telling.tell(self._fabric.read())
+        except OSError as error:
+            gaps["fabric_manager"] = f"{path}: {error.strerror or error}"
+            if self._fabric is not None:
+                with contextlib.suppress(OSError):
+                    self._fabric.close()
+                self._fabric = None
+            return []
 
     def _opened(self) -> tuple[Source | None, str]:
         if self._source is not None:
@@ -128,56 +193,22 @@ class _Reader:
         device = ring(path or Path("/dev/kmsg"))
         return [device] if wanted == "kmsg" else [device, *map(file, map(Path, USUAL_FILES))]
 
-    def _events(self, lines: list[Line]) -> list[KernelEvent]:
-        found: dict[tuple[object, ...], KernelEvent] = {}
-        for line in lines:
-            if line.boot_id != self._interpreted_boot:
-                self._interpreter, self._interpreted_boot = Interpreter(), line.boot_id
-            self._last = line
-            for number, event in enumerate(self._interpreter.hear(line.record)):
-                self._add(found, event, line, number)
-        if not lines and self._last is not None:  # nothing more comes: tell what was begun
-            for number, event in enumerate(self._interpreter.flush(), start=1):
-                self._add(found, event, self._last, number)
-        return list(found.values())
-
-    def _add(self, found: dict[tuple[object, ...], KernelEvent], event: Event, line: Line, number: int) -> None:
-        if event.xid == 79 and self._told_already(event, line):
-            return
-        stretch = line.at_unix_ns // FOLD_NS
-        key = (line.boot_id, stretch, event.fold_key(), event.pid)
-        known = found.get(key)
-        if known is None:
-            found[key] = _kernel_event(event, line, number)
-            return
-        count = known.count + line.record.repeats
-        worse = _kernel_event(event, line, number)
-        if weight(event) > weight(known):
-            known = msgspec.structs.replace(worse, id=known.id, at_unix_ns=known.at_unix_ns)
-        found[key] = msgspec.structs.replace(known, count=count)
-
-    def _told_already(self, event: Event, line: Line) -> bool:
-        """An Xid 79 and the words about the same GPU around it are one fault."""
-        if len(self._losses) > MOST_REMEMBERED:
-            self._losses.clear()
-        before = self._losses.get(event.pci)
-        self._losses[event.pci] = (line.at_unix_ns, line.boot_id, event.inferred)
-        if before is None or before[1] != line.boot_id or abs(line.at_unix_ns - before[0]) > ONE_LOSS_NS:
-            return False
-        return event.inferred or before[2]
-
     def _is_urgent(self, events: Iterable[KernelEvent], now_ns: int) -> bool:
         urgent = False
         for event in events:
             if event.severity != "fatal" or event.drain != "yes" or event.boot_id != self._boot_id:
                 continue
-            key = (event.pci, event.xid)
-            if len(self._urgent_ns) > MOST_REMEMBERED:
-                self._urgent_ns.clear()
-            if now_ns - self._urgent_ns.get(key, now_ns - URGENT_AGAIN_NS) >= URGENT_AGAIN_NS:
-                self._urgent_ns[key] = now_ns
-                urgent = True
+            urgent |= self._for_the_first_time((f"{event.kind} {event.xid}", event.pci or event.subject), now_ns)
         return urgent
+
+    def _for_the_first_time(self, key: tuple[str, str | None], now_ns: int) -> bool:
+        """Since a while: a storm of the same is not a thousand alarms."""
+        if len(self._urgent_ns) > MOST_REMEMBERED:
+            self._urgent_ns.clear()
+        if now_ns - self._urgent_ns.get(key, now_ns - URGENT_AGAIN_NS) < URGENT_AGAIN_NS:
+            return False
+        self._urgent_ns[key] = now_ns
+        return True
 
     def _after(self, source: str) -> str:
         saved = self._written
@@ -201,6 +232,8 @@ class _Reader:
         if position is None or path is None or self._source is None:
             return
         self._written = {"source": self._source.name, "boot_id": self._boot_id, "position": position}
+        if self._earlier_done:
+            self._written["earlier_of"] = self._boot_id
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -213,27 +246,6 @@ class _Reader:
         source, self._source = self._source, None
         if source is not None:
             source.close()
-
-
-def _kernel_event(event: Event, line: Line, number: int) -> KernelEvent:
-    mark = "" if number == 0 else f"+{number}"
-    return KernelEvent(
-        id=f"{line.boot_id}/{line.key}{mark}",
-        at_unix_ns=line.at_unix_ns,
-        kind=event.kind,
-        text=line.record.message[:TEXT_CHARACTERS] if not event.inferred else event.text[:TEXT_CHARACTERS],
-        xid=event.xid,
-        pci=event.pci,
-        pid=event.pid,
-        name=event.name,
-        severity=event.severity,
-        action=event.action,
-        drain=event.drain,
-        boot_id=line.boot_id,
-        count=line.record.repeats,
-        clears=event.clears,
-        inferred=event.inferred,
-    )
 
 
 def metrics(facts: KernelLogFacts) -> Iterable[Sample]:

@@ -14,13 +14,15 @@ import zlib
 from pathlib import Path
 
 from gpuwatch.clock import Clock
+from gpuwatch.faults.daemons import in_text
+from gpuwatch.faults.event import Event
 from gpuwatch.faults.prefilter import matters
 from gpuwatch.faults.prefix import Record, split
 from gpuwatch.sdk.file_watch import FileWatch
 from gpuwatch.sdk.kernel_lines import EARLIER_BOOT, MAX_LINES, SLACK_NS, Line, wall_unix_ns
 
 READ_BYTES = 1 << 18
-MAX_READ_BYTES = 16 << 20  # a reading; the rest comes with the next
+MAX_READ_BYTES = 4 << 20  # a reading, about 20,000 lines; the rest comes with the next, after a rest
 HEAD_BYTES = 256
 MAX_LINE_BYTES = 1 << 16
 
@@ -30,9 +32,10 @@ class KernelFile:
 
     name = "file"
 
-    def __init__(self, path: Path, *, boot_id: str, after: str, clock: Clock) -> None:
-        """`after` is a position, or empty. Raises `OSError` where the file cannot be read now."""
+    def __init__(self, path: Path, *, boot_id: str, after: str, clock: Clock, daemon: bool = False) -> None:
+        """`after` is a position, or empty. `daemon`: a daemon's own log, not the kernel's. Raises `OSError`."""
         self._path = path
+        self._daemon = daemon
         self._boot_id = boot_id
         self._clock = clock
         self._booted_unix_ns = clock.unix_ns() - clock.monotonic_ns()
@@ -70,7 +73,7 @@ class KernelFile:
             if self.behind:
                 return lines
             file = _opened(self._path)
-            if self._rest and matters(self._rest):
+            if self._rest and (self._daemon or matters(self._rest)):
                 self._take(self._rest, self._offset - len(self._rest), lines)  # its last line had no end
             os.close(self._file)
             self._file, self._inode = file, os.fstat(file).st_ino
@@ -112,7 +115,7 @@ class KernelFile:
             self._rest = rest if len(rest) <= MAX_LINE_BYTES else b""  # no log line is as long
             if end:
                 for raw in whole.split(b"\n"):
-                    if matters(raw):
+                    if self._daemon or matters(raw):
                         self._take(raw, at, lines)
                     at += len(raw) + 1
             if self._offset - begun >= MAX_READ_BYTES or len(lines) >= MAX_LINES:
@@ -120,7 +123,12 @@ class KernelFile:
                 return
 
     def _take(self, raw: bytes, at: int, lines: list[Line]) -> None:
-        records = split(raw.decode("utf-8", "replace"), at)
+        event: Event | None = None
+        if self._daemon:
+            spoken = in_text(raw.decode("utf-8", "replace"), at)
+            event, records = (None, []) if spoken is None else (spoken[0], [spoken[1]])
+        else:
+            records = split(raw.decode("utf-8", "replace"), at)
         if not records:
             return
         now_unix_ns = self._clock.unix_ns()
@@ -138,6 +146,7 @@ class KernelFile:
                     boot_id=boot_id,
                     key=key if part == 0 else f"{key}.{part}",
                     at_unix_ns=self._booted_unix_ns - SLACK_NS if when is None else min(when, now_unix_ns),
+                    event=event,
                 )
             )
 

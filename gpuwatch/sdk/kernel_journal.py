@@ -1,4 +1,5 @@
-"""The systemd journal, through `journalctl -k -f -o json`: one child that prints each kernel message as it comes.
+"""The systemd journal, through `journalctl -f -o json`: one child that prints each kernel message as it comes, and what
+the few daemons say that may speak of a node's faults.
 
 Chosen only where settings name it: it costs a process, and the journal itself loses lines in a burst. What it can do
 that the ring cannot is remember the boot before this one, which is read once, so that a fault that ended in a reboot is
@@ -13,14 +14,21 @@ import subprocess
 import zlib
 
 from gpuwatch.clock import Clock
-from gpuwatch.faults import journal
+from gpuwatch.faults import daemons, journal
 from gpuwatch.faults.prefilter import matters
 from gpuwatch.sdk.kernel_lines import MAX_LINES, Line
 
 READ_BYTES = 1 << 18
 MAX_READ_BYTES = 16 << 20
 MAX_LINE_BYTES = 1 << 20
-FIELDS = "MESSAGE,PRIORITY,SYSLOG_FACILITY,SYSLOG_IDENTIFIER,_TRANSPORT,_BOOT_ID,_SOURCE_MONOTONIC_TIMESTAMP"  # no more
+FIELDS = (  # no more
+    "MESSAGE,PRIORITY,SYSLOG_FACILITY,SYSLOG_IDENTIFIER,_TRANSPORT,_BOOT_ID,_SOURCE_MONOTONIC_TIMESTAMP,"
+    "_SYSTEMD_UNIT,_UID,_COMM"
+)
+MAX_EARLIER_LINES = 50_000  # of the boot before: its end is what matters
+WHOSE = "_TRANSPORT=kernel"
+OTHERS = tuple(word for unit in sorted(daemons.UNITS) for word in ("+", f"_SYSTEMD_UNIT={unit}"))
+_WORDS = tuple(word.encode() for word in daemons.WORDS)
 
 
 class JournalEnded(OSError):
@@ -32,16 +40,18 @@ class KernelJournal:
 
     name = "journal"
 
-    def __init__(self, command: str, *, boot_id: str, after: str, clock: Clock) -> None:
-        """`after` is a journal cursor, or empty. Raises `OSError` where the command cannot be started."""
+    def __init__(self, command: str, *, boot_id: str, after: str, clock: Clock, only_earlier: bool = False) -> None:
+        """`after` is a journal cursor, or empty. `only_earlier`: end after the boot before this one. Raises `OSError`
+        where the command cannot be started."""
         self._boot_id = boot_id
         self._clock = clock
         self.behind = False
         self._cursor = after
         self._rest = b""
-        base = [command, "-k", "-o", "json", "--no-pager", "--quiet", "--output-fields", FIELDS]
-        follow = [*base, "-f", "-n", "all", *(["--after-cursor", after] if after else ["-b"])]
-        self._commands = [follow] if after else [[*base, "-b", "-1"], follow]
+        base = [command, "-o", "json", "--no-pager", "--quiet", "--output-fields", FIELDS]
+        follow = [*base, "-f", "-n", "all", *(["--after-cursor", after] if after else ["-b"]), WHOSE, *OTHERS]
+        earlier = [*base, "-b", "-1", "-n", str(MAX_EARLIER_LINES), WHOSE, *OTHERS]
+        self._commands = [earlier] if only_earlier else [follow] if after else [earlier, follow]
         self._selector = selectors.EpollSelector()  # one descriptor for whichever child is alive
         self._child = self._start()
 
@@ -61,6 +71,8 @@ class KernelJournal:
                 self.behind = False
                 break
             if not block:
+                if lines and not self._commands:
+                    break  # what it said last is told first; its end with the next reading
                 self._next_child()
                 continue
             read_bytes += len(block)
@@ -83,7 +95,7 @@ class KernelJournal:
         self._selector.close()
 
     def _take(self, raw: bytes, lines: list[Line]) -> None:
-        if not matters(raw):
+        if not matters(raw) and not any(map(raw.__contains__, _WORDS)):
             return
         entry = journal.split(raw)
         if entry is None:
@@ -94,10 +106,19 @@ class KernelJournal:
         now_unix_ns = self._clock.unix_ns()
         at_unix_ns = now_unix_ns if entry.unix_ns is None else min(entry.unix_ns, now_unix_ns)
         for part, record in enumerate(entry.records):
-            key = f"{record.uptime_us}-{zlib.crc32(record.message.encode()):08x}"
+            stamp = record.uptime_us if record.uptime_us is not None else entry.unix_ns
+            key = f"{stamp}-{zlib.crc32(record.message.encode()):08x}"
             lines.append(
-                Line(record=record, boot_id=boot_id, key=key if part == 0 else f"{key}.{part}", at_unix_ns=at_unix_ns)
+                Line(
+                    record=record,
+                    boot_id=boot_id,
+                    key=key if part == 0 else f"{key}.{part}",
+                    at_unix_ns=at_unix_ns,
+                    event=entry.event,
+                )
             )
+            if entry.event is not None:
+                return
 
     def _start(self) -> subprocess.Popen[bytes]:
         child = subprocess.Popen(

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import msgspec
 
+from gpuwatch.faults.event import Event
 from gpuwatch.faults.prefix import Record
 
 MAX_LINES = 2000  # about, a reading: a storm of messages must not fill the memory; the rest comes with the next
@@ -20,6 +21,7 @@ TO_COME_NS = 7200 * 10**9  # a stamp without a year so little in the future tell
 _UNIX = re.compile(r"\d{9,11}\.\d+")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _ENGLISH = re.compile(r"(?:[A-Z][a-z]{2} )?([A-Z][a-z]{2}) +(\d{1,2}) (\d\d):(\d\d):(\d\d)(?:\.\d+)?(?: (\d{4}))?")
+_YEAR_INSIDE = re.compile(r"([A-Z][a-z]{2} \d\d) (\d{4}) (\d\d:\d\d:\d\d)")  # the fabric manager's
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -29,6 +31,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     boot_id: str
     key: str
     at_unix_ns: int
+    event: Event | None = None  # of a daemon that may speak of its own subject; None: the kernel's, to be interpreted
 
 
 class Source(Protocol):
@@ -67,7 +70,7 @@ def wall_unix_ns(stamp: str, now_unix_ns: int) -> int | None:
     ISO stamps with a zone are exact. English syslog stamps have no zone and mostly no year: the node's own zone, and
     the latest year that does not lie in the future. Months in other languages are not guessed.
     """
-    text = stamp.replace(",", ".", 1)
+    text = _YEAR_INSIDE.sub(r"\1 \3 \2", stamp.replace(",", ".", 1))
     if _UNIX.fullmatch(text):
         return int(float(text) * 1e9)
     try:

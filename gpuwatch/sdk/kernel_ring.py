@@ -20,7 +20,7 @@ from gpuwatch.sdk.kernel_lines import MAX_LINES, Line
 
 RECORD_BYTES = 16_384
 NULL = Path("/dev/null")
-MAX_RECORDS = 50_000  # a reading; the rest comes with the next
+MAX_RECORDS = 10_000  # a reading; the rest comes with the next, after a rest: a storm does not take a processor
 
 
 class KernelRing:
@@ -75,6 +75,8 @@ class KernelRing:
             if not raw:
                 break
             self._take(raw, now_unix_ns, lines)
+        else:
+            self.behind = True
         return lines
 
     def take_lost(self) -> int:

@@ -44,6 +44,7 @@ class FakeChild:
         self.mortal = True  # False: in an uninterruptible call
         self.open = True
         self.sent_away = False
+        self.hurries = 0
 
     def fileno(self) -> int:
         return 99
@@ -60,6 +61,9 @@ class FakeChild:
 
     def waits_for(self) -> str:
         return "state D, wait channel nvidia_ioctl"
+
+    def hurry(self) -> None:
+        self.hurries += 1
 
     def send_away(self) -> None:
         self.sent_away = True
@@ -539,3 +543,24 @@ def test_other_settings_end_a_long_wait(bench: Bench) -> None:
     bench.probe.change(Settings(interval_s=1.0))
     bench.at(3)
     assert len(bench.processes.children) == 2
+
+
+def test_a_reading_that_was_asked_for_is_reported_at_once(bench: Bench) -> None:
+    bench.say()
+    assert bench.probe.urgent()
+    bench.say()
+    assert not bench.probe.urgent()
+    bench.probe.hurry()
+    assert bench.child.hurries == 1
+    bench.say()
+    assert bench.probe.urgent()
+    bench.say()
+    assert not bench.probe.urgent()
+
+
+def test_nobody_is_hurried_that_does_not_run(bench: Bench) -> None:
+    bench.say()
+    bench.released = "the driver is released"
+    bench.at(1.0)
+    bench.probe.hurry()
+    assert bench.child.hurries == 0

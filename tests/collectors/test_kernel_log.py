@@ -17,6 +17,7 @@ import pytest
 from gpuwatch import config
 from gpuwatch.clock import SystemClock
 from gpuwatch.collectors import kernel_log
+from gpuwatch.collectors._kernel_events import MOST_REMEMBERED
 from gpuwatch.errors import ConfigError, ProbeError
 from gpuwatch.model.facts.kernel_log import KernelEvent, KernelLogFacts
 from gpuwatch.sdk.file_watch import FileWatch
@@ -743,8 +744,8 @@ def test_forged_addresses_do_not_fill_the_memory(log: Log) -> None:
         while log.reader.read().more:
             pass
     assert isinstance(log.reader, kernel_log._Reader)
-    assert len(log.reader._losses) <= kernel_log.MOST_REMEMBERED + 1
-    assert len(log.reader._urgent_ns) <= kernel_log.MOST_REMEMBERED + 1
+    assert len(log.reader._telling._losses) <= MOST_REMEMBERED + 1
+    assert len(log.reader._urgent_ns) <= MOST_REMEMBERED + 1
 
 
 @pytest.mark.parametrize("what", ["folder", "pipe", "device"])

@@ -23,6 +23,8 @@ class KernelEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     count: int = 1  # folded repeats of the same line
     clears: bool = False  # good news: an earlier alarm of this GPU is over
     inferred: bool = False  # the words say it though no Xid number was printed
+    sxid: int | None = None  # of an NVSwitch
+    subject: str = ""  # which disk, port, file system, memory module or program, where it is not the PCI address
 
 
 class KernelLogFacts(msgspec.Struct, frozen=True, array_like=True, gc=False):
