@@ -40,6 +40,7 @@ class _Answer(msgspec.Struct):
     latest: Latest
     urgent: bool = False
     more: bool = False
+    ask: tuple[str, ...] = ()
 
 
 class Inline:
@@ -87,6 +88,7 @@ class Inline:
         self.behind = False  # the last reading left events that can be read at once
         self.on_facts: Callable[[Any], None] | None = None  # told every reading's facts, on the loop's thread
         self.others: Callable[[str], Any] | None = None  # the last facts of another source, for a reader that joins
+        self.on_ask: Callable[[tuple[str, ...]], None] | None = None  # told which other sources should read at once
         self._thread = threading.Thread(target=self._work, name=f"source-{name}", daemon=True)
         self._thread.start()
 
@@ -232,6 +234,8 @@ class Inline:
         if latest.facts is not None and self._has_events:
             latest = self._hold_events(latest)
         self._urgent |= answer.urgent
+        if answer.ask and self.on_ask is not None:
+            self.on_ask(answer.ask)
         self._now_latest(latest)
 
     def _hold_events(self, latest: Latest) -> Latest:
@@ -272,6 +276,7 @@ class Inline:
         reason: str | None = None
         since_unix_ns: int | None = None
         facts, gaps, urgent, more, abandoned_count = None, {}, False, False, 0
+        ask: tuple[str, ...] = ()
         try:
             settings = self._settings
             if self._reader is not None and not _same_but_interval(settings, self._opened_with):
@@ -281,7 +286,7 @@ class Inline:
                 self._reader, self._opened_with = self._opened(settings), settings
             reading = self._reader.read()
             facts, gaps, urgent, more = reading.facts, reading.gaps, reading.urgent, reading.more
-            abandoned_count = reading.abandoned_count
+            abandoned_count, ask = reading.abandoned_count, reading.ask
         except Hung as error:
             status, reason, since_unix_ns = "hung", str(error), error.since_unix_ns
             abandoned_count = error.abandoned_count
@@ -304,7 +309,7 @@ class Inline:
             gaps=gaps,
             abandoned_count=abandoned_count,
         )
-        return _Answer(latest, urgent, more)
+        return _Answer(latest, urgent, more, ask)
 
 
 def _same_but_interval(one: Any, other: Any) -> bool:

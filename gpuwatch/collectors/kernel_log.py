@@ -22,9 +22,9 @@ import msgspec
 
 from gpuwatch.clock import Clock, SystemClock
 from gpuwatch.collectors import Collector, Reading, Sample
-from gpuwatch.collectors._kernel_events import MOST_REMEMBERED, Telling
 from gpuwatch.errors import ProbeError
 from gpuwatch.model.facts.kernel_log import KernelEvent, KernelLogFacts
+from gpuwatch.sdk.kernel_events import MOST_REMEMBERED, Telling
 from gpuwatch.sdk.kernel_file import KernelFile
 from gpuwatch.sdk.kernel_journal import KernelJournal
 from gpuwatch.sdk.kernel_lines import Source, this_boot_id

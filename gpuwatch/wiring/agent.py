@@ -133,6 +133,7 @@ class _Agent:
         source = Inline(name, door, settings, clock=self._clock, wake=self._loop.wake, state_dir=self._state_dir)
         source.on_facts = self._counts.add
         source.others = self._facts_of
+        source.on_ask = self._hurry
         return source
 
     def _facts_of(self, name: str) -> Any:
@@ -143,6 +144,12 @@ class _Agent:
         if isinstance(latest.facts, msgspec.Raw):
             return msgspec.msgpack.decode(latest.facts, type=self._doors[name].facts)
         return latest.facts
+
+    def _hurry(self, names: tuple[str, ...]) -> None:
+        """Another source was blind for a moment: these may know what it missed."""
+        for source in self._sources:
+            if source.name in names and isinstance(source, Probe):
+                source.hurry()
 
     def _reload(self) -> None:
         """Take over what the settings file says now; all of it or nothing."""

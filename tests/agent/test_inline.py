@@ -385,3 +385,10 @@ def test_events_that_were_not_told_yet_outlive_other_settings() -> None:
     taken = bench.source.take()
     assert taken is not None
     assert [item.id for item in msgspec.msgpack.decode(taken[0].facts, type=KernelLogFacts).events] == ["b/1"]
+
+
+def test_a_reading_may_ask_for_other_sources(bench: Bench) -> None:
+    asked: list[tuple[str, ...]] = []
+    bench.source.on_ask = asked.append
+    bench.read(Reading(HostFacts(), ask=("nvml",)), Reading(HostFacts()))
+    assert asked == [("nvml",)]

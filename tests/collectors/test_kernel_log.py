@@ -17,10 +17,10 @@ import pytest
 from gpuwatch import config
 from gpuwatch.clock import SystemClock
 from gpuwatch.collectors import kernel_log
-from gpuwatch.collectors._kernel_events import MOST_REMEMBERED
 from gpuwatch.errors import ConfigError, ProbeError
 from gpuwatch.model.facts.kernel_log import KernelEvent, KernelLogFacts
 from gpuwatch.sdk.file_watch import FileWatch
+from gpuwatch.sdk.kernel_events import MOST_REMEMBERED
 from gpuwatch.sdk.kernel_journal import KernelJournal
 from gpuwatch.sdk.kernel_lines import EARLIER_BOOT, wall_unix_ns
 from gpuwatch.sdk.kernel_ring import KernelRing
