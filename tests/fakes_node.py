@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from gpuwatch.model.facts.infiniband import InfinibandFacts, RdmaPort
 from gpuwatch.model.facts.pcie import PciDevice, PcieFacts
 from gpuwatch.model.facts.services import ServicesFacts, Unit
 from gpuwatch.model.view import NodeView
-from tests.fakes import T0, S, node_view, source
+from tests.fakes import T0, S, gpus, node_view, source, with_nvml
 
 
 def with_facts(view: NodeView, collector: str, facts: Any) -> NodeView:
@@ -86,11 +88,29 @@ def with_services(*units: Unit, view: NodeView | None = None) -> NodeView:
     return with_facts(view or node_view(), "services", ServicesFacts(units))
 
 
+def worn_gpus() -> tuple[Any, ...]:
+    """Eight of which the first has every trouble that a counter or a mode can tell of."""
+    healthy: dict[str, Any] = {
+        "nvlink_count": 18,
+        "nvlink_inactive": (),
+        "mig_mode": False,
+        "power_limit_default_watts": 700.0,
+    }
+    first, *rest = gpus(**healthy, power_limit_watts=700.0)
+    worn: dict[str, Any] = {"row_remap_failed": True, "row_remap_pending": True, "rows_remapped_uncorrected_count": 512}
+    worn |= {"retired_page_count": 60, "ecc_uncorrected_hour_count": 1, "pcie_replay_hour_count": 5000}
+    counts = {"nvlink_inactive": (1,), "nvlink_recovery_hour_count": 5, "temperature_margin_celsius": 0}
+    modes = {"mig_mode": True, "persistence_mode": False, "power_limit_watts": 300.0}
+    return (msgspec.structs.replace(first, **worn, **counts, **modes), *rest)
+
+
 def troubled_views() -> list[NodeView]:
     """Nodes with each trouble that the rules over these sources know."""
     plain = node_view()
     hung_source = {"infiniband": source("infiniband", status="hung", reason="no RDMA device answers")}
     return [
+        with_nvml(plain, gpus=worn_gpus()),
+        with_nvml(plain, gpus=gpus(clock_event_mask=0xC0, ecc_corrected_hour_count=10**6, fabric_state=1)),
         with_rdma(rdma_port()),
         with_rdma(rdma_port(state="down"), rdma_port("mlx5_1", gone=True, state=None)),
         with_rdma(rdma_port(virtual=True, state="down"), rdma_port("mlx5_1", flap_count=20)),

@@ -57,7 +57,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     calm_every: Rounds = 3  # memory, temperature, clocks and processes are read each n-th round
     slow_every: Rounds = 6  # counters and links each n-th round
     seldom_every: Rounds = 60  # names, limits and modes each n-th round
-    expected_gpus: Annotated[int, msgspec.Meta(ge=0)] | None = None  # None: the most that were seen on the PCI bus
+    expected_gpus: Annotated[int, msgspec.Meta(ge=0)] | None = None  # this node's; None: the aggregator's pool knows
     pci_devices: str = PCI_DEVICES
     driver_file: str = DRIVER_FILE
     device_file: str = DEVICE_FILE
@@ -133,7 +133,8 @@ class _Reader:
             in_container=self._contained,
             cuda_version=self._cuda,
             rights_lost=not ABOUT_RIGHTS.isdisjoint(errors) and self._rights_are_lost(),
-            expected_gpu_count=self._expected(),
+            expected_gpu_count=self._settings.expected_gpus,
+            pci_gpu_most_count=self._most_on_bus,
         )
         return Reading(facts=facts, gaps=self._named_gaps | self._own_gaps())
 
@@ -162,9 +163,6 @@ class _Reader:
         if self._simulated(self._settings.driver_file, DRIVER_FILE):
             return None
         return self._driver_text is not None
-
-    def _expected(self) -> int | None:
-        return self._settings.expected_gpus if self._settings.expected_gpus is not None else self._most_on_bus
 
     def _own_gaps(self) -> dict[str, str]:
         why = "a simulated library" if self._settings.preload else f"{self._settings.pci_devices} cannot be read"
@@ -229,7 +227,8 @@ class _Reader:
             driver_loaded=loaded,
             in_container=self._contained,
             rights_lost=self._init_error in ABOUT_RIGHTS and self._rights_are_lost(),
-            expected_gpu_count=self._expected(),
+            expected_gpu_count=self._settings.expected_gpus,
+            pci_gpu_most_count=self._most_on_bus,
         )
         return Reading(facts=facts, gaps={"gpus": why, "driver_version": why} | self._own_gaps())
 

@@ -47,6 +47,9 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Finding | None: 
     if not (view.expected_gpu_count or facts.pci_gpu_count):
         return None  # nothing says that GPUs are here
     words = f"NVML does not start: code {error} {known.name}, {known.meaning}"
+    if facts.rights_lost:
+        words += "; the agent may not open the device files, so that proves nothing: restart the agent"
+        return Unknown(rule="driver_refuses", subject=subject, because=words)
     if facts.in_container:
         return Unknown(rule="driver_refuses", subject=subject, because=f"{words}; in a container that proves nothing")
     if error not in CONDEMNING:

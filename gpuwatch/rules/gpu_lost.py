@@ -4,7 +4,8 @@ Code 15 (GPU is lost): from then on every call on it fails (nvitop#139, rossumai
 (NVIDIA/NVSentinel#155). Power-cycle or replace; a warm reboot often does not help.
 Code 999 on a host may be the same before the driver knows it (NVIDIA/dcgm-exporter#604): confirmed when the kernel log
 has a fatal word on that GPU or PCI shows fewer GPUs than NVML lists, else a suspicion once it was seen twice within a
-minute. In a container 999 is usually the container's (nvidia-container-toolkit#48): Unknown.
+minute. In a container 999 is usually the container's (nvidia-container-toolkit#48): Unknown. So it is on a host where
+the agent itself may not open the device files any more: a rewritten cgroup, not hardware.
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ def _findings(view: NodeView, facts: NvmlFacts, settings: Settings) -> Iterator[
             yield _lost(subject, f"{where} is lost (NVML code 15)")
         elif gpu.error == UNKNOWN_ERROR and facts.in_container:
             why = f"{where} answers code 999 in a container: look from the host"
+            yield Unknown(rule="gpu_lost", subject=subject, because=why)
+        elif gpu.error == UNKNOWN_ERROR and facts.rights_lost:
+            why = f"{where} answers code 999, but the agent may not open the device files: restart the agent"
             yield Unknown(rule="gpu_lost", subject=subject, because=why)
         elif gpu.error == UNKNOWN_ERROR and (why := _confirmed(view, facts, gpu)):
             yield _lost(subject, f"{where} answers code 999, and {why}")

@@ -1,8 +1,9 @@
 """Fewer GPUs than there should be: three numbers side by side.
 
-Expected (config), NVML and PCI functions of vendor 10de, class 0300 or 0302. PCI sees them all but NVML does not: the
-driver cannot start one (RmInitAdapter failed, WPR2 still up after a warm reboot: open-gpu-kernel-modules#1230, #1353).
-PCI is short too: the hardware is gone. Nobody compared them in leptonai/gpud#591, NVIDIA/NVSentinel#833, #155.
+Expected (the pool's or the node's own setting), NVML and PCI functions of vendor 10de, class 0300 or 0302. PCI sees
+them all but NVML does not: the driver cannot start one (RmInitAdapter failed, WPR2 still up after a warm reboot:
+open-gpu-kernel-modules#1230, #1353). PCI is short too: the hardware is gone. Nobody compared them in
+leptonai/gpud#591, NVIDIA/NVSentinel#833, #155.
 A container sees only its own GPUs, and a GPU given to a virtual machine is not missing: Unknown where the expected
 number is not known and NVML and PCI disagree, and always in a container.
 Must last `driver_grace_s` of the pool's policy: GPUs come up one by one after a boot or a reload.
@@ -28,10 +29,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def examine(view: NodeView, now: Moment, settings: Settings) -> Finding | None:  # noqa: ARG001
     """Needs the NVML facts."""
-    expected = view.expected_gpu_count
-    if expected == 0:
+    if view.expected_gpu_count == 0:
         return None
     facts = view.fact(NvmlFacts)
+    expected = view.expected_gpu_count if view.expected_gpu_count is not None else facts.expected_gpu_count
     if facts.init_error not in (None, GPU_NOT_FOUND):
         return None  # the driver rules speak of that
     seen, pci = len(facts.gpus), facts.pci_gpu_count

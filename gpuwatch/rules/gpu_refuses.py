@@ -44,7 +44,7 @@ def _findings(view: NodeView, facts: NvmlFacts) -> Iterator[Finding]:
             continue
         subject = Subject("gpu", gpu.uuid or f"{view.machine}/{gpu.pci or gpu.index}")
         words = f"GPU {gpu.index} answers code {gpu.error} {known.name}: {known.meaning}"
-        if known.answer == "unknown" or facts.in_container:
+        if known.answer == "unknown" or facts.in_container or facts.rights_lost:
             yield Unknown(rule="gpu_refuses", subject=subject, because=words)
             continue
         in_a_row = max(0, known.after_intervals - 1) * view.interval_s

@@ -97,7 +97,8 @@ BANKS = ("all", "most", "some", "few", "none")
 
 def numbers(facts: NvmlFacts) -> Iterable[Number]:
     """Every number that is known; first how many GPUs should be here, how many are, and how many work."""
-    should_be = facts.expected_gpu_count if facts.expected_gpu_count is not None else facts.pci_gpu_count
+    known = (facts.expected_gpu_count, facts.pci_gpu_most_count, facts.pci_gpu_count)
+    should_be = next((count for count in known if count is not None), None)
     if should_be is not None:
         text = "NVIDIA GPUs that should be here: as set, else the most that were seen on the PCI bus."
         yield Number(name="gpuwatch_gpus_expected", help=text, value=should_be)

@@ -140,7 +140,7 @@ def test_eight_good_gpus(opened: Open, state: State) -> None:
         software_thermal_ns=0,
         power_capped_ns=0,
     )
-    assert (found.cuda_version, found.expected_gpu_count, found.rights_lost) == ("13.0", 8, False)
+    assert (found.cuda_version, found.pci_gpu_most_count, found.rights_lost) == ("13.0", 8, False)
     assert reading.gaps == {}
     assert not reading.urgent
 
@@ -266,7 +266,7 @@ def test_a_driver_that_does_not_start_is_a_fact(opened: Open, state: State, code
     state.all(init=code)
     reader = opened()
     reading = reader.read()
-    assert reading.facts == NvmlFacts(init_error=code, pci_gpu_count=8, driver_loaded=True, expected_gpu_count=8)
+    assert reading.facts == NvmlFacts(init_error=code, pci_gpu_count=8, driver_loaded=True, pci_gpu_most_count=8)
     assert f"({code})" in reading.gaps["gpus"]
     state.all(init=None)
     assert len(facts(reader).gpus) == 8

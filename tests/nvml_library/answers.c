@@ -34,7 +34,8 @@ static int delay_count = -1;
 static void load(void) {
   const char *path = getenv("GPUWATCH_TEST_NVML_STATE");
   struct stat now;
-  if (!path || stat(path, &now) || (now.st_mtim.tv_sec == read_at.tv_sec && now.st_mtim.tv_nsec == read_at.tv_nsec)) return;
+  if (!path) { line_count = 0; read_at.tv_sec = 0; return; }
+  if (stat(path, &now) || (now.st_mtim.tv_sec == read_at.tv_sec && now.st_mtim.tv_nsec == read_at.tv_nsec)) return;
   FILE *file = fopen(path, "r");
   if (!file) return;
   char text[320];

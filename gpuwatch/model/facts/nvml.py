@@ -86,6 +86,14 @@ class Gpu(msgspec.Struct, frozen=True, array_like=True, gc=False):
     nvlink_replay_hour_count: int | None = None
     nvlink_recovery_hour_count: int | None = None
 
+    def place(self) -> str:
+        """Where it is, in words."""
+        return f"GPU {self.index}" + (f" at {self.pci}" if self.pci else "")
+
+    def key(self, machine: str) -> str:
+        """What evidence about it is named by: its own name, else its place in the machine."""
+        return self.uuid or f"{machine}/{self.pci or self.index}"
+
 
 class Xid(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One Xid that NVML told. Only heard while the kernel log cannot be read."""
@@ -107,7 +115,8 @@ class NvmlFacts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     in_container: bool = False  # then NVML sees only what the container may see: never judge a count
     cuda_version: str | None = None  # the newest that this driver can do
     rights_lost: bool = False  # the device files refuse this process: what NVML cannot say is no word on the hardware
-    expected_gpu_count: int | None = None  # the node's own setting, else the most that this agent has seen on the bus
+    expected_gpu_count: int | None = None  # by the node's own settings
+    pci_gpu_most_count: int | None = None  # the most that this agent has seen on the bus
     xids: tuple[Xid, ...] = ()  # of the last ten minutes
 
 
