@@ -22,6 +22,7 @@ from typing import get_args
 
 import msgspec
 
+from gpuwatch.faults.repeats import occurrences, standing
 from gpuwatch.model.evidence import Evidence, Finding, Rung, Subject, Unknown
 from gpuwatch.model.facts.kernel_log import KernelEvent, KernelLogFacts
 from gpuwatch.model.facts.nvml import Gpu, NvmlFacts
@@ -33,7 +34,6 @@ from gpuwatch.rules import Rule
 FELL_OFF_THE_BUS = 79
 TO_CONFIRM = 109
 DATA_SUSPECT = frozenset({48, 95})
-TAKES_BACK = {162: 163}
 RUNGS: dict[str, Rung] = {rung: rung for rung in get_args(Rung)}
 
 
@@ -69,7 +69,7 @@ def _blind(view: NodeView) -> Unknown | None:
 
 def _findings(view: NodeView, settings: Settings) -> Iterator[Finding]:
     groups: dict[tuple[str | None, int], list[KernelEvent]] = {}
-    for event in _standing(view):
+    for event in standing(view.events, view.boot):
         if event.xid is not None and event.drain != "no":
             groups.setdefault((event.pci, event.xid), []).append(event)
     gpus: dict[str, Gpu] = {}
@@ -93,7 +93,7 @@ def _findings(view: NodeView, settings: Settings) -> Iterator[Finding]:
             because = f"Xid {xid} on {_where(pci)}: {worst.text[:120]}"
             yield _evidence(subject, xid, certain, worst, because, fatal=worst.severity == "fatal")
             continue
-        times = _occurrences(found, settings)
+        times = occurrences(found, window_s=settings.window_s, burst_s=settings.burst_s)
         if times >= settings.count:
             because = (
                 f"Xid {xid} on {_where(pci)} {times} times, in different processes or apart, "
@@ -121,45 +121,8 @@ def _evidence(
     )
 
 
-def _standing(view: NodeView) -> list[KernelEvent]:
-    """Events of this boot that no later good news of the same GPU takes back."""
-    mine = [e for e in view.events if not (e.boot_id and view.boot and e.boot_id != view.boot)]
-    if not any(event.clears for event in mine):
-        return mine
-    order = sorted(range(len(mine)), key=lambda index: (mine[index].at_unix_ns, index))
-    standing: list[KernelEvent] = []
-    for index in order:
-        event = mine[index]
-        if not event.clears:
-            standing.append(event)
-            continue
-        only = TAKES_BACK.get(event.xid or 0)
-        standing = [e for e in standing if e.pci != event.pci or (only is not None and e.xid != only)]
-    return standing
-
-
 def _condemns(event: KernelEvent) -> bool:
     return event.drain == "yes" and event.severity == "fatal"
-
-
-def _occurrences(found: list[KernelEvent], settings: Settings) -> int:
-    """The most occurrences within one window; the window is measured by the node's own stamps alone."""
-    starts: list[int] = []
-    seen: set[int] = set()
-    quiet_until_ns: int | None = None
-    for event in sorted(found, key=lambda e: e.at_unix_ns):
-        if event.pid is not None:
-            if event.pid in seen:
-                continue
-            seen.add(event.pid)
-        elif quiet_until_ns is not None and event.at_unix_ns < quiet_until_ns:
-            quiet_until_ns = event.at_unix_ns + int(settings.burst_s * 1e9)
-            continue
-        else:
-            quiet_until_ns = event.at_unix_ns + int(settings.burst_s * 1e9)
-        starts.append(event.at_unix_ns)
-    window_ns = int(settings.window_s * 1e9)
-    return max(sum(1 for other in starts if start <= other <= start + window_ns) for start in starts)
 
 
 def _subject(view: NodeView, pci: str | None, gpu: Gpu | None) -> Subject:
