@@ -102,4 +102,5 @@ class Jobs:
             cause=job.end_cause,
             team=job.team,
             user=job.user,
+            suspended=job.suspended,
         )

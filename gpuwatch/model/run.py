@@ -31,6 +31,7 @@ class JobFact(msgspec.Struct, frozen=True, kw_only=True):
     cause: str = ""
     team: str | None = None
     user: str | None = None
+    suspended: bool = False  # it stands still by somebody's order: no stall
 
 
 class RankView(msgspec.Struct, frozen=True, kw_only=True, gc=False):

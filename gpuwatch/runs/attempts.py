@@ -53,6 +53,8 @@ def take_job(book: Book, fact: JobFact, now: Moment, faults: Mapping[str, str]) 
         started_ns = fact.started_unix_ns if fact.started_unix_ns is not None else now.unix_ns
         lines += start(run, attempt, {m.machine: m.gpu_thousandths for m in fact.members}, started_ns)
     elif fact.state == "running" and fact.members:
+        if fact.suspended:
+            attempt.moved_monotonic_ns = now.monotonic_ns  # how long it stands still counts from when it may go on
         lines += _members(attempt, {m.machine: m.gpu_thousandths for m in fact.members}, now)
     if fact.state == "ended":
         ended: Ended = "exit0" if fact.ended == "exit0" else "planned" if fact.ended == "planned" else "unplanned"

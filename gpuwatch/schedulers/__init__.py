@@ -50,6 +50,7 @@ class SchedulerJob(msgspec.Struct, frozen=True, kw_only=True):
     team: str | None = None
     user: str | None = None
     gpus_per_slot: int | None = None
+    suspended: bool = False  # it runs, holds its slots, and stands still by somebody's order
 
 
 class SchedulerSnapshot(msgspec.Struct, frozen=True, kw_only=True):

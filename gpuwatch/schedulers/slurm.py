@@ -208,6 +208,7 @@ def _job_fact(attempt: Attempt) -> SchedulerJob:
         team=attempt.account or None,
         user=attempt.user or None,
         gpus_per_slot=attempt.gpus_per_node,
+        suspended=attempt.suspended,
     )
 
 

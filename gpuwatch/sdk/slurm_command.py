@@ -72,9 +72,9 @@ class Commands:
             out, err = _read(process, time.monotonic() + self._timeout_s)
         except subprocess.TimeoutExpired:
             raise TooSlow(
-                f"`{' '.join(words[:5])}` gave no answer within {self._timeout_s:g} s",
+                f"`{' '.join(words[:8])}` gave no answer within {self._timeout_s:g} s",
                 retry=True,
-                why="slurmctld hangs, is starting, or is too busy",
+                why="slurmctld or munged hangs, is starting or too busy, or no slurm.conf is where it is looked for",
                 next_step="look at `scontrol ping`; if it is only slow, raise scheduler.slurm.timeout_s",
             ) from None
         finally:
@@ -86,7 +86,7 @@ class Commands:
         if process.returncode != 0:
             retry = not any(words in said.lower() for words in _PERMANENT)
             raise Refused(
-                f"`{' '.join(words[:5])}` failed: {said or f'exit code {process.returncode}'}",
+                f"`{' '.join(words[:8])}` failed: {said or f'exit code {process.returncode}'}",
                 said=said,
                 retry=retry,
                 next_step="see docs/slurm.md for the rights that gpuwatch needs, and `scontrol ping`",

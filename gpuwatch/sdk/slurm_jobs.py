@@ -84,6 +84,11 @@ class Job:
         return bool(HOLDING.intersection(self.state)) and self.ended is None and not self.waiting
 
     @property
+    def suspended(self) -> bool:
+        """It has its nodes and is kept from working."""
+        return self.running and bool({"SUSPENDED", "STOPPED"}.intersection(self.state))
+
+    @property
     def leaving(self) -> bool:
         """Over, but not yet off all its nodes."""
         return bool(LEAVING.intersection(self.state))

@@ -36,6 +36,7 @@ class Attempt:
     account: str = ""
     user: str = ""
     gpus_per_node: int | None = None
+    suspended: bool = False
 
 
 class Tries:
@@ -127,6 +128,7 @@ class Tries:
             account=job.account,
             user=job.user,
             gpus_per_node=job.gpus_per_node,
+            suspended=job.suspended,
         )
 
     def _earlier(self, job: Job, restarts: int) -> Attempt:

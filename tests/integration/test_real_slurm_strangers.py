@@ -147,6 +147,9 @@ def test_a_suspended_job_holds_its_node_is_handed_no_signal_and_can_be_ended(slu
     scheduler = leaf(slurm)
     job = running(slurm, "-w", "gpu1", "--no-requeue")
     slurm.run("scontrol", "suspend", str(job))
+    for read in FORMS:
+        (seen,) = (found for found in leaf(slurm, read).snapshot().jobs if found.job == f"{job}.0")
+        assert (seen.state, seen.suspended, seen.slots) == ("running", True, ("gpu1",))
     assert node(scheduler, "gpu1").jobs == (f"{job}.0",)
     begun_s = time.monotonic()
     with pytest.raises(SchedulerError, match="is suspended") as caught:

@@ -297,3 +297,16 @@ def test_a_book_is_a_plain_value_that_can_be_rebuilt_from_lines_in_any_order() -
     assert ordered.runs["opt"].attempts["opt.1"].last_step == 9
     assert ordered == backwards
     assert msgspec.structs.asdict(story.lines[0])["attempt"] == "opt.1"
+
+
+def test_a_suspended_attempt_does_not_stand_still_until_it_may_go_on() -> None:
+    story = Story()
+    story.at(0, both(0), job())
+    for t in range(60, 1800, 60):
+        story.at(t, both(0), job(suspended=True))
+    (view,) = views(story.book, later(T0, 1800))
+    assert view.moved_monotonic_ns == later(T0, 1740).monotonic_ns
+    for t in range(1800, 2400, 60):
+        story.at(t, both(0), job())
+    (view,) = views(story.book, later(T0, 2400))
+    assert view.moved_monotonic_ns == later(T0, 1740).monotonic_ns
