@@ -45,9 +45,7 @@ def alert_of_need(
     settings: AlertmanagerSettings,
 ) -> Alert:
     """`run`: the run that its fault hit. `prices`: fault -> its money."""
-    one = need.fault or len(need.slots) == 1
     slot = need.slots[0] if need.fault and not need.slots[0].startswith("run:") else ""
-    who = need.slots[0].replace("run:", "run ", 1) if one else f"{len(need.slots)} nodes of pool {need.pool}"
     labels = {
         **settings.labels,
         "alertname": NAME,
@@ -61,10 +59,9 @@ def alert_of_need(
         "slot": slot or (need.slots[0] if need.key()[1] == need.slots[0] else ""),
         "run": run,
     }
-    words = _WORDS.get(need.reason, "{who} is held ({reason})")
     link = f"{page_url.rstrip('/')}/" + (f"#{quote(need.fault)}" if need.fault else "")
     annotations = {
-        "summary": words.format(who=who, pool=need.pool, reason=need.reason.replace("_", " ")),
+        "summary": summary(need),
         "description": need.because,
         "waits": ", ".join(need.slots[:MOST_SLOTS]) + _more(need.slots),
         "jobs": ", ".join(need.jobs),
@@ -83,6 +80,26 @@ def alert_of_need(
         ended_unix_ns=None,
         link=link,
     )
+
+
+def told(need: Need, command: str) -> dict[str, Any]:
+    """The same for the page."""
+    return {
+        "reason": need.reason,
+        "summary": summary(need),
+        "because": need.because,
+        "slots": need.slots,
+        "since_unix_ns": need.since_unix_ns,
+        "unblock": command,
+    }
+
+
+def summary(need: Need) -> str:
+    """Who waits for what, in a sentence."""
+    one = need.fault or len(need.slots) == 1
+    who = need.slots[0].replace("run:", "run ", 1) if one else f"{len(need.slots)} nodes of pool {need.pool}"
+    words = _WORDS.get(need.reason, "{who} is held ({reason})")
+    return words.format(who=who, pool=need.pool, reason=need.reason.replace("_", " "))
 
 
 def _more(slots: tuple[str, ...]) -> str:

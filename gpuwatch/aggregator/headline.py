@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from decimal import Decimal
 from typing import Any
 
+from gpuwatch.aggregator.cost_words import cost_words, dollars, waste_split, wasteful
 from gpuwatch.aggregator.money import Money
 from gpuwatch.aggregator.saga import Saga
 from gpuwatch.aggregator.scene import Scene
@@ -15,8 +15,13 @@ _DOUBTED = ("suspect", "unknown")  # silent, or not looked into: neither sick no
 _BEING = {"replace": "replaced", "reimage": "reimaged", "drain": "drained", "resume": "given back"}
 
 
-def headline(nodes: list[dict[str, Any]], scene: Scene, under_way: list[Saga], money: Money) -> dict[str, Any]:
-    """State, what is being done, cost: a sentence each, and a tone (good | warn | bad). `nodes`: as in the overview."""
+def headline(
+    nodes: list[dict[str, Any]], scene: Scene, under_way: list[Saga], money: Money, *, uncounted: int = 0
+) -> dict[str, Any]:
+    """State, what is being done, cost: a sentence each, and a tone (good | warn | bad).
+
+    `nodes`: as in the overview. `uncounted`: incidents that are newer than the sums.
+    """
     sick = [node for node in nodes if node["sick"]]
     acted = Counter(str(saga.action.kind) for saga in under_way)
     held = {hold.slot for hold in scene.plan.holds if hold.reason != "in_progress"}
@@ -40,25 +45,18 @@ def headline(nodes: list[dict[str, Any]], scene: Scene, under_way: list[Saga], m
     doing += [f"{_count(acted['restart_job'], 'run')} being restarted"] if acted["restart_job"] else []
     doing += [f"{len(held)} held"] if held else []
     doing += [f"{asked} waiting for your approval"] if asked else []
-    cost = (
-        f"Burning {_dollars(money.waste_usd_per_hour_now)}/h of waste; "
-        f"{_dollars(money.incidents_usd)} lost to incidents so far."
-    )
-    if money.empty_because:
-        cost = "No money has been counted yet."
-    elif money.unpriced_node_hours and not money.total_usd:
-        cost = "No price is known: set `usd_per_hour` of the pool."
+    cost = cost_words(money, uncounted=uncounted)
+    if not doing and not sick and not stalled and wasteful(money):
+        idle = f"Nothing is being done, and {dollars(money.waste_usd_per_hour_now)}/h buy nothing: {waste_split(money)}"
+        doing = [idle]
     return {
         "state": state,
         "doing": (", ".join(doing) + ".") if doing else "",
-        "cost": cost,
+        "cost": cost["sentence"],
+        "money": cost,
         "tone": "bad" if sick or stalled else "warn" if scene.blind_because or doubted or not nodes else "good",
     }
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
-def _dollars(amount: Decimal) -> str:
-    return f"${amount:,.2f}"

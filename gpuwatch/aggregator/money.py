@@ -29,6 +29,7 @@ EVERY_S = 2.0
 SHARE = 0.1  # of the time, at most, is spent on this
 LOOKED_S = 120.0  # nobody asked for so long: nobody is looking
 NO_FAULT = "(no fault)"
+WASTE = ("loss", "unusable")
 NOTHING_YET = "No time has been billed yet; it begins with the first machine that reports or that the cloud lists."
 
 
@@ -74,6 +75,8 @@ class Money(msgspec.Struct, frozen=True, kw_only=True):
     incidents_usd: Decimal = Decimal("0.00")
     usd_per_hour_now: Decimal = Decimal("0.00")
     waste_usd_per_hour_now: Decimal = Decimal("0.00")  # loss and unusable
+    incidents_usd_per_hour_now: Decimal = Decimal("0.00")  # of open incidents, their replacements that start too …
+    incidents_waste_usd_per_hour_now: Decimal = Decimal("0.00")  # … and without these
     findings: tuple[str, ...] = ()
     error: str = ""
 
@@ -160,7 +163,7 @@ def reckon(known: Account, prices: PriceSource, alive: set[str], now_unix_ns: in
     report = make_report(known, prices, by=("category",), made_unix_ns=now_unix_ns)
     if report.empty_because:
         return Money(as_of_unix_ns=now_unix_ns, empty_because=NOTHING_YET)
-    by_place, by_fault = _burning(known, prices, alive, int(evidence_age_s * 1e9))
+    by_place, by_fault, faults_waste = _burning(known, prices, alive, int(evidence_age_s * 1e9))
     by_category: dict[str, Fraction] = {}
     for (_, category), usd in by_place.items():
         by_category[category] = by_category.get(category, Fraction(0)) + usd
@@ -169,7 +172,7 @@ def reckon(known: Account, prices: PriceSource, alive: set[str], now_unix_ns: in
     for row in split.rows:
         if row.keys[0] != NO_FAULT and (row.usd or not row.unpriced_node_hours):
             incidents.setdefault(row.keys[0], {})[row.keys[1]] = row.usd
-    waste = [usd for category, usd in by_category.items() if group_of(Category(category)) in ("loss", "unusable")]
+    waste = [usd for category, usd in by_category.items() if group_of(Category(category)) in WASTE]
     return Money(
         as_of_unix_ns=known.now,
         total_usd=report.total.usd,
@@ -198,6 +201,8 @@ def reckon(known: Account, prices: PriceSource, alive: set[str], now_unix_ns: in
         incidents_usd=sum((usd for cells in incidents.values() for usd in cells.values()), Decimal("0.00")),
         usd_per_hour_now=_cents(sum(by_category.values(), Fraction(0))),
         waste_usd_per_hour_now=_cents(sum(waste, Fraction(0))),
+        incidents_usd_per_hour_now=_cents(sum(by_fault.values(), Fraction(0))),
+        incidents_waste_usd_per_hour_now=_cents(faults_waste),
         findings=report.findings,
     )
 
@@ -219,8 +224,8 @@ def _pools(
 
 def _burning(
     known: Account, prices: PriceSource, alive: set[str], evidence_age_ns: int
-) -> tuple[dict[tuple[str, str], Fraction], dict[str, Fraction]]:
-    """Dollars an hour by pool and category, and by fault, of each machine's latest interval.
+) -> tuple[dict[tuple[str, str], Fraction], dict[str, Fraction], Fraction]:
+    """Dollars an hour by pool and category, by fault, and what of the faults' is waste: of each machine's last.
 
     Not of those that reach up to now: an imported bill may end a little before. And a run's newest moments are `hung`
     until its next step is reported; younger than a few reports that is no word on what is going on.
@@ -240,6 +245,7 @@ def _burning(
     rates = Rates(prices, known.bills, bill_basis(known.bills, None))
     by_place: dict[tuple[str, str], Fraction] = {}
     by_fault: dict[str, Fraction] = {}
+    faults_waste = Fraction(0)
     for interval in (item for own in last.values() for item in own):
         for _, _, index in rates.cut(interval, interval.end_unix_ns - 1, interval.end_unix_ns):
             rate = rates.known[index]
@@ -250,7 +256,8 @@ def _burning(
             by_place[place] = by_place.get(place, Fraction(0)) + usd
             if interval.fault is not None:
                 by_fault[interval.fault] = by_fault.get(interval.fault, Fraction(0)) + usd
-    return by_place, by_fault
+                faults_waste += usd if group_of(interval.category) in WASTE else 0
+    return by_place, by_fault, faults_waste
 
 
 def _cents(usd: Fraction) -> Decimal:

@@ -26,6 +26,7 @@ from gpuwatch.clock import Clock
 from gpuwatch.model.incident import Incident
 from gpuwatch.model.states import OUT, SICK, Health, Lifecycle
 
+SETTLE_NS = 2 * 10**9  # the ledger's line of a fault is written in the tick that finds it
 STEP_WORDS = {
     "drain": "draining",
     "end_job": "looking after its job",
@@ -60,7 +61,10 @@ class Teller:
         guard: Guard,
         money: Callable[[], Money],
         witnesses: tuple[Witness[Any], ...],
+        needs: Callable[[], list[dict[str, Any]]] = list,
     ) -> None:
+        """`needs`: what waits for a person, besides the approvals."""
+        self._needs = needs
         self._settings = settings
         self._clock = clock
         self._stage = stage
@@ -92,7 +96,7 @@ class Teller:
             "version": __version__,
             "now_unix_ns": self._clock.unix_ns(),
             "tick_unix_ns": scene.now.unix_ns,
-            "headline": headline(nodes, scene, self._executor.open(), self._money()),
+            "headline": headline(nodes, scene, self._executor.open(), self._money(), uncounted=self._uncounted()),
             "blind_because": scene.blind_because,
             "doubts": doubts,
             "hold_everything": self._guard.hold_everything(),
@@ -105,6 +109,11 @@ class Teller:
             "runs": [self._run(run) for run in scene.runs],
             "nodes": nodes,
         }
+
+    def _uncounted(self) -> int:
+        money = self._money()
+        found = (self._book.get(fault) for fault in set(self._book.open.values()))
+        return sum(1 for incident in found if incident is not None and _is_newer(incident, money))
 
     def incidents(self, limit: int | None = None) -> list[dict[str, Any]]:
         """Open ones first, then the latest, each with its price so far and what is being done."""
@@ -152,6 +161,7 @@ class Teller:
             ],
             "human_holds": [{"slot": slot, "because": because} for slot, because in self._people.holds().items()],
             "asks": asks,
+            "needs": self._needs(),
         }
 
     def plan(self) -> dict[str, Any]:
@@ -296,6 +306,7 @@ class Teller:
             "action": None if saga is None else self._saga(saga),
             "price_usd": None if price is None else price.usd,
             "price": price,
+            "price_pending": _is_newer(incident, money),
             "timeline": incident.timeline,
         }
 
@@ -310,3 +321,11 @@ class Teller:
             "moved_s_ago": round((self._clock.monotonic_ns() - run.moved_monotonic_ns) / 1e9, 1),
             "checkpoint_step": run.checkpoint_step,
         }
+
+
+def _is_newer(incident: Incident, money: Money) -> bool:
+    """Whether the sums are of a time before it was known: then it has no price yet, and no zero."""
+    counted = incident.fault in money.incidents or money.empty_because
+    return (
+        not counted and incident.closed_unix_ns is None and incident.detected_unix_ns > money.as_of_unix_ns - SETTLE_NS
+    )

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from gpuwatch.aggregator.alert_desk import AlertDesk
+from gpuwatch.aggregator.alert_needs import told
 from gpuwatch.aggregator.alert_push import Pusher
 from gpuwatch.aggregator.alert_runs import AlertRuns
 from gpuwatch.aggregator.coverage import coverage
@@ -15,7 +16,7 @@ from gpuwatch.aggregator.drift import Drift, drift_metrics, drifts
 from gpuwatch.aggregator.explain import explain
 from gpuwatch.aggregator.metrics import Metrics
 from gpuwatch.aggregator.money import MoneyDesk
-from gpuwatch.aggregator.needs import Needs
+from gpuwatch.aggregator.needs import APPROVAL, Need, Needs
 from gpuwatch.aggregator.orders import Orders
 from gpuwatch.aggregator.overview import Teller
 from gpuwatch.aggregator.settings import Settings
@@ -45,6 +46,21 @@ class Voices:
     ) -> None:
         """`operator`: the token of who may give orders; None: nobody may. `alive`: why the process is not well."""
         stage = core.stage
+        needs = Needs(
+            ledger=store,
+            stage=stage,
+            executor=core.executor,
+            book=core.book,
+            policies=settings.policies(),
+            clock=clock,
+        )
+        policies = settings.policies()
+        scheduler = "" if settings.scheduler is None else settings.scheduler.kind
+        page_url = _page_url(settings)
+
+        def command(need: Need) -> str:
+            return unblock(need, policy=policies.get(need.pool, Policy()), scheduler=scheduler, url=page_url)
+
         teller = Teller(
             settings=settings,
             clock=clock,
@@ -56,21 +72,14 @@ class Voices:
             guard=core.guard,
             money=money.latest,
             witnesses=hands.witnesses,
-        )
-        needs = Needs(
-            ledger=store,
-            stage=stage,
-            executor=core.executor,
-            book=core.book,
-            policies=settings.policies(),
-            clock=clock,
+            needs=lambda: [told(need, command(need)) for need in needs.now() if need.reason != APPROVAL],
         )
         sharing = Sharing(stage=stage, clock=clock)
 
         def drifting() -> list[Drift]:
             return drifts(stage.scene.views.values(), stage.scene.runs)
 
-        self.pushers = _pushers(settings, store, core, teller, needs, sharing, clock)
+        self.pushers = _pushers(settings, store, core, teller, needs, command, sharing, clock)
         metrics = Metrics(
             clock=clock,
             stage=stage,
@@ -127,29 +136,38 @@ class Voices:
 
 
 def _pushers(
-    settings: Settings, store: Store, core: Core, teller: Teller, needs: Needs, sharing: Sharing, clock: Clock
+    settings: Settings,
+    store: Store,
+    core: Core,
+    teller: Teller,
+    needs: Needs,
+    command: Callable[[Need], str],
+    sharing: Sharing,
+    clock: Clock,
 ) -> tuple[Pusher, ...]:
     alerts = settings.alertmanager
     if not alerts.urls:
         return ()
-    scheme = "http" if settings.server.tls_cert_file is None else "https"
-    host, _, port = settings.server.listen.rpartition(":")
-    host = socket.gethostname() if host in ("0.0.0.0", "[::]") else host  # a link that leads somewhere
-    page_url = alerts.page_url or f"{scheme}://{host}:{port}"
-    policies = settings.policies()
-    scheduler = "" if settings.scheduler is None else settings.scheduler.kind
     desk = AlertDesk(
         settings=alerts,
         cluster=settings.cluster.name,
-        page_url=page_url,
+        page_url=_page_url(settings),
         runs=AlertRuns(store),
         open_faults=lambda: core.book.open,
         incidents=teller.incidents,
         shared=sharing.now,
         needs=needs.now,
-        unblock=lambda need: unblock(
-            need, policy=policies.get(need.pool, Policy()), scheduler=scheduler, url=page_url.rstrip("/")
-        ),
+        unblock=command,
         clock=clock,
     )
     return tuple(Pusher(url, alerts, desk.alerts, clock) for url in alerts.urls)
+
+
+def _page_url(settings: Settings) -> str:
+    """What links begin with, and where orders go."""
+    if settings.alertmanager.page_url:
+        return settings.alertmanager.page_url.rstrip("/")
+    scheme = "http" if settings.server.tls_cert_file is None else "https"
+    host, _, port = settings.server.listen.rpartition(":")
+    host = socket.gethostname() if host in ("0.0.0.0", "[::]") else host  # a link that leads somewhere
+    return f"{scheme}://{host}:{port}"

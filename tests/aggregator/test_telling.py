@@ -10,15 +10,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpuwatch.aggregator.cost_words import cost_words
 from gpuwatch.aggregator.explain import explain
 from gpuwatch.aggregator.headline import headline
 from gpuwatch.aggregator.lastseen import LastSeenKeeper
-from gpuwatch.aggregator.money import Money, MoneyDesk
+from gpuwatch.aggregator.money import CategoryMoney, Money, MoneyDesk
 from gpuwatch.aggregator.orders import Order, OrderError, Orders
 from gpuwatch.aggregator.overview import Teller
 from gpuwatch.aggregator.saga import Saga, begin
 from gpuwatch.aggregator.scene import Scene
 from gpuwatch.aggregator.webapp import _ENCODE
+from gpuwatch.model.money import Category, group_of
 from gpuwatch.model.plan import Action, Hold, Plan
 from gpuwatch.prices.book import PriceBook
 from gpuwatch.prices.overrides import PriceOverride, PriceSettings
@@ -87,7 +89,91 @@ def test_the_headline(
     nodes: list[dict[str, Any]], sagas: list[Saga], holds: list[Hold], state: str, doing: str, tone: str
 ) -> None:
     scene = Scene(now=FakeClock().now(), plan=Plan(at_unix_ns=1, holds=tuple(holds)))
-    assert headline(nodes, scene, sagas, MONEY) == {"state": state, "doing": doing, "cost": COST, "tone": tone}
+    said = headline(nodes, scene, sagas, MONEY)
+    assert {key: said[key] for key in ("state", "doing", "cost", "tone")} == {
+        "state": state,
+        "doing": doing,
+        "cost": COST,
+        "tone": tone,
+    }
+    assert said["money"]["tone"] == "plain"
+
+
+def category(name: str, usd_per_hour: str) -> CategoryMoney:
+    none = Decimal(0)
+    return CategoryMoney(
+        category=name,
+        group=group_of(Category(name)),
+        usd=none,
+        node_hours=none,
+        unpriced_node_hours=none,
+        usd_per_hour_now=Decimal(usd_per_hour),
+    )
+
+
+IDLE = msgspec.structs.replace(
+    MONEY,
+    usd_per_hour_now=Decimal("1573.12"),
+    categories=tuple(map(category, ("productive", "idle", "spare", "dead"), ("0", "1376.48", "98.32", "98.32"))),
+)
+
+
+def test_a_fleet_that_stands_idle_is_well_and_not_all_is_well() -> None:
+    said = headline([node("a"), node("b")], Scene(now=FakeClock().now()), [], IDLE)
+    assert (said["state"], said["tone"]) == ("All 2 nodes are well.", "good")
+    assert said["doing"] == "Nothing is being done, and $1,474.80/h buy nothing: idle $1,376.48, dead $98.32."
+    assert said["money"]["tone"] == "warn"
+    acted = headline([node("a", "dead")], Scene(now=FakeClock().now()), [saga("a")], IDLE)
+    assert acted["doing"] == "1 being replaced."
+
+
+def test_what_is_newer_than_the_sums_is_not_called_zero_dollars() -> None:
+    none_yet = msgspec.structs.replace(MONEY, incidents_usd=Decimal("0.00"))
+    assert cost_words(none_yet, uncounted=1)["big"] == "What it costs is being worked out."
+    assert cost_words(none_yet)["big"] == "$0.00 lost to incidents"
+    said = cost_words(MONEY, uncounted=2)
+    assert said["big"] == "$1,241.09 lost to incidents; the 2 newest are being worked out"
+    assert said["sentence"].endswith("$1,241.09 lost to incidents so far; the 2 newest are being worked out.")
+
+
+def test_the_waste_and_what_incidents_cost_now_are_two_things_and_it_says_which() -> None:
+    money = msgspec.structs.replace(
+        IDLE, incidents_usd_per_hour_now=Decimal("196.64"), incidents_waste_usd_per_hour_now=Decimal("98.32")
+    )
+    assert cost_words(money)["lines"] == [
+        ("$1,474.80/h", "of waste is burning now: idle $1,376.48, dead $98.32"),
+        (
+            "$196.64/h",
+            "is what open incidents cost now, $98.32 of it machines that are made ready, which is no waste; "
+            "$1,376.48/h of the waste is no incident's",
+        ),
+        ("$1,573.12/h", "is the whole bill now"),
+        ("$2,000.00", "spent since the ledger began"),
+    ]
+
+
+def test_the_first_seconds_of_an_incident_say_that_its_price_is_being_worked_out(centre: Centre) -> None:
+    money = desk(centre)
+    money.refresh()  # before
+    kill(centre, "gpu04")
+    while not centre.opened():
+        centre.second()
+    old = msgspec.structs.replace(money.latest(), as_of_unix_ns=centre.clock.unix_ns() - 10**9)
+    tell = teller(centre, lambda: old)
+    assert tell.incidents()[0]["price_pending"]
+    assert tell.fleet()["headline"]["money"]["big"] == "What it costs is being worked out."
+    centre.seconds(3)
+    money.refresh()
+    tell = teller(centre, money.latest)
+    (incident,) = tell.incidents()
+    assert not incident["price_pending"]
+    assert incident["price_usd"] > 0
+    sums = money.latest()
+    assert sums.incidents_usd_per_hour_now == sums.incidents_waste_usd_per_hour_now == Decimal("27.20")
+    by_category: dict[str, Decimal] = {}
+    for row in sums.pools:
+        by_category[row.category] = by_category.get(row.category, Decimal(0)) + row.usd
+    assert by_category == {row.category: row.usd for row in sums.categories}
 
 
 def test_what_has_no_price_is_not_called_zero_dollars() -> None:
