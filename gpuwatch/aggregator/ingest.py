@@ -7,7 +7,7 @@ An acknowledged report's events are on the disk. A repeated report is acknowledg
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
@@ -66,13 +66,13 @@ class Ingest:
         fleet: Fleet,
         secret: bytes,
         keeper: Keeper,
-        examine: Callable[[NodeView, Moment], tuple[Finding, ...]],
+        examine: Callable[[NodeView, Moment, Iterable[str], tuple[Finding, ...] | None], tuple[Finding, ...]],
         clock: Clock,
         wake: Callable[[], None],
     ) -> None:
         self._fleet = fleet
         self._keeper = keeper
-        self._examine = examine  # the rules that run when a report arrives
+        self._examine = examine  # the rules that run when a report arrives: see `examiner`
         self._clock = clock
         self._wake = wake  # asks for a tick now: something was seen that should not wait for the next one
         self._tokens = Tokens(secret, fleet)
@@ -259,7 +259,10 @@ class Ingest:
                 self._unknown(envelope.collector)
         if late:
             return
-        findings = self._examine(self._fleet.fresh_view(record, received.monotonic_ns), received)
+        same_boot = isinstance(before, Heard) and before.boot == report.boot_id
+        told = [envelope.collector for envelope in report.envelopes]
+        view = self._fleet.fresh_view(record, received.monotonic_ns)
+        findings = self._examine(view, received, told, record.findings if same_boot else None)
         news = [finding.rule for finding in findings] != [finding.rule for finding in record.findings]
         record.findings = findings
         if news:

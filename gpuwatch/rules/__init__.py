@@ -29,6 +29,7 @@ class Rule(Generic[S]):
     settings: type[S]
     on: Literal["report", "tick"] = "report"
     needs: tuple[type, ...] = ()  # fact types without which it can only be Unknown
+    watches: tuple[type, ...] = ()  # it reads these facts alone: a report without them does not ask it; (): all
     matters: str = ""  # why this fault matters, one sentence for people; no full stop
     source: str = ""  # where that is known from, in public
 

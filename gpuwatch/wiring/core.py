@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from gpuwatch.aggregator.beginning import restored_fleet
 from gpuwatch.aggregator.brain import Brain
+from gpuwatch.aggregator.examiner import Examiner
 from gpuwatch.aggregator.executor import Executor
 from gpuwatch.aggregator.grants import Grants
 from gpuwatch.aggregator.guard import Guard
@@ -26,11 +27,8 @@ from gpuwatch.aggregator.settings import Settings
 from gpuwatch.aggregator.witnesses import Witness
 from gpuwatch.clock import Clock
 from gpuwatch.clouds import Cloud, CloudSnapshot
-from gpuwatch.decide.assess import assess
-from gpuwatch.model.evidence import Finding
 from gpuwatch.model.moment import Moment
 from gpuwatch.model.plan import PlanMemory
-from gpuwatch.model.view import NodeView
 from gpuwatch.runs.track import from_ledger
 from gpuwatch.schedulers import Scheduler, SchedulerSnapshot
 from gpuwatch.store.sqlite import Store
@@ -127,12 +125,9 @@ class Core:
             clock=clock,
         )
         report_rules = {name: rule for name, rule in settings.rules.items() if rule[0].on == "report"}
-
-        def examine(view: NodeView, moment: Moment) -> tuple[Finding, ...]:
-            return assess(view, moment, report_rules)
-
+        examiner = Examiner(report_rules)
         self.ingest = ingest = Ingest(
-            fleet=fleet, secret=secret, keeper=keeper, examine=examine, clock=clock, wake=self.wake
+            fleet=fleet, secret=secret, keeper=keeper, examine=examiner.findings, clock=clock, wake=self.wake
         )
         self.journal = Journal(store, now)
         jobs = Jobs(
