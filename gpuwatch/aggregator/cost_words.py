@@ -37,9 +37,11 @@ def wasteful(money: Money) -> bool:
 
 
 def waste_split(money: Money) -> str:
-    """`idle $1,474.80, dead $98.32`: what the waste is, an hour, the dearest first."""
+    """`idle $1,474.80, dead $98.32`: what the waste is, an hour, the dearest first; of one kind, its name alone."""
     rows = [row for row in money.categories if row.group in WASTE and row.usd_per_hour_now > 0]
     rows.sort(key=lambda row: -row.usd_per_hour_now)
+    if len(rows) == 1:
+        return rows[0].category.replace("_", " ")
     named = [f"{row.category.replace('_', ' ')} {dollars(row.usd_per_hour_now)}" for row in rows[:_NAMED]]
     return ", ".join(named) + (" and more" if len(rows) > _NAMED else "")
 
