@@ -29,6 +29,7 @@ from gpuwatch.sdk.nvml_answers import (
     SUCCESS,
     UNINITIALIZED,
     UNKNOWN,
+    UNSUPPORTED,
     VERSION_MISMATCH,
     Refused,
     refused,
@@ -294,16 +295,21 @@ def _hides(gaps: dict[str, str]) -> bool:
 
 
 def _named(gaps: list[dict[str, str]]) -> dict[str, str]:
-    """Gaps by field: `gpus[*].serial` where all GPUs are alike, else `gpus[3].serial` or `gpus[0,3].serial`."""
+    """Gaps by field: `gpus[*].serial` where all GPUs are alike, else `gpus[3].serial` or `gpus[0,3].serial`. What is
+    not supported is told together, because it may be many: `gpus[*].mig_mode,serial`."""
     places: dict[tuple[str, str], list[int]] = {}
     for index, of_one in enumerate(gaps):
         for name, why in of_one.items():
             places.setdefault((name, why), []).append(index)
     named: dict[str, str] = {}
+    unsupported: dict[str, list[str]] = {}
     for (name, why), indices in places.items():
         place = "*" if len(indices) == len(gaps) > 1 else ",".join(map(str, indices))
-        named[f"gpus[{place}].{name}"] = why
-    return named
+        if why == UNSUPPORTED:
+            unsupported.setdefault(place, []).append(name)
+        else:
+            named[f"gpus[{place}].{name}"] = why
+    return named | {f"gpus[{place}].{','.join(names)}": UNSUPPORTED for place, names in unsupported.items()}
 
 
 def metrics(facts: NvmlFacts) -> Iterable[Sample]:

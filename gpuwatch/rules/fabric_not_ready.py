@@ -11,6 +11,7 @@ Bandwidth that is less and a recovery under way are notes. Where the driver sums
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import msgspec
 
@@ -61,14 +62,9 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Iterator[Evidenc
 
 
 def _of_health(view: NodeView, gpu: Gpu, settings: Settings) -> Iterator[Evidence]:
-    mask = gpu.fabric_health_mask or 0
-    wrong = mask >> 8 & 0xF
-    bad = [words for shift, words in BAD.items() if mask >> shift & 3 == TRUE]
-    noted = [words for shift, words in NOTED.items() if mask >> shift & 3 == TRUE]
-    if wrong > RIGHT:
-        bad.append(f"is configured wrongly ({CONFIGURATION.get(wrong, f'code {wrong}')})")
+    bad, noted = _words(gpu.fabric_health_mask or 0)
     if gpu.fabric_health_summary == UNHEALTHY and not bad:
-        bad.append("is unhealthy, the driver says")
+        bad = ("it is unhealthy, the driver says",)
     if bad:
         yield _sick(view, gpu, f"in the NVLink fabric: {', '.join(bad)}", settings.after_s)
     elif noted or gpu.fabric_health_summary == LIMITED:
@@ -80,6 +76,16 @@ def _of_health(view: NodeView, gpu: Gpu, settings: Settings) -> Iterator[Evidenc
             because=f"{gpu.place()} in the NVLink fabric: {words}",
             note=True,
         )
+
+
+@lru_cache(maxsize=256)
+def _words(mask: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What the health mask says against it, and what it notes."""
+    wrong = mask >> 8 & 0xF
+    bad = tuple(words for shift, words in BAD.items() if mask >> shift & 3 == TRUE)
+    if wrong > RIGHT:
+        bad += (f"it is configured wrongly ({CONFIGURATION.get(wrong, f'code {wrong}')})",)
+    return bad, tuple(words for shift, words in NOTED.items() if mask >> shift & 3 == TRUE)
 
 
 def _sick(view: NodeView, gpu: Gpu, words: str, lasts_s: float) -> Evidence:

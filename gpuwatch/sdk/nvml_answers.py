@@ -64,6 +64,7 @@ CONDEMNS = frozenset({8, 11, 14, 15, 16})
 NOT_AVAILABLE_32 = 0xFFFFFFFF
 NOT_AVAILABLE_64 = 0xFFFFFFFFFFFFFFFF
 MIB = 1 << 20
+UNSUPPORTED = "NOT_SUPPORTED (3)"
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -74,8 +75,11 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 def refused(code: int, function: str = "") -> Refused:
-    """A return code in words, any number that the table does not know included."""
+    """A return code in words, any number that the table does not know included. Which function does not support
+    something is of no use to anybody: those reasons are all alike, so that they can be told as one."""
     words = f"{NAMES.get(code, 'code')} ({code})"
+    if code == NOT_SUPPORTED:
+        return Refused(code, UNSUPPORTED)
     return Refused(code, f"{function}: {words}" if function else words)
 
 

@@ -33,6 +33,8 @@ FIELDS = {
     144: "row_pending",
     145: "row_failed",
     230: "recovery_action",
+    5: "ecc_corrected_lifetime",
+    94: "pcie_replays",
 }
 USUAL: dict[str, Any] = {
     "name": "NVIDIA H100 80GB HBM3 (simulated)",
