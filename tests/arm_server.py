@@ -357,6 +357,9 @@ class ImdsServer:
 
     def __init__(self) -> None:
         self.events: Any = {"DocumentIncarnation": 1, "Events": []}
+        self.headers: dict[str, str] = {}  # of the answer with the events
+        self.name = "gpu_3"
+        self.name_status = 200
         self.token_status = 200
         self.requests: list[tuple[str, str]] = []
         self._server = _Quiet(("127.0.0.1", 0), _handler(self.handle))
@@ -378,7 +381,9 @@ class ImdsServer:
             answer = {"access_token": TOKEN, "expires_on": str(until), "expires_in": "86000", "token_type": "Bearer"}
             return 200, answer | {"resource": "https://management.azure.com"}, {}
         if path == "/metadata/scheduledevents":
-            return 200, self.events, {}
+            return 200, self.events, self.headers
+        if path == "/metadata/instance/compute/name":
+            return self.name_status, self.name.encode(), {"Content-Type": "text/plain"}
         return 404, {"error": "not found"}, {}
 
 
@@ -411,7 +416,7 @@ def _handler(handle: Callable[[str, str, str, Any, Mapping[str, str]], Answer]) 
                 self.close_connection = True
                 return
             data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-            self.send_response(status)
+            (self.send_response_only if "Date" in headers else self.send_response)(status)
             for key, value in {"Content-Type": "application/json", "Content-Length": str(len(data)), **headers}.items():
                 self.send_header(key, value)
             self.end_headers()

@@ -20,7 +20,7 @@ from gpuwatch.aggregator.alert_settings import AlertmanagerSettings
 MOST_LABEL, MOST_LINE, MOST_ANNOTATION = 200, 300, 4000  # characters: pagers cut, or refuse, what is longer
 STORY_LINES = 12  # the newest of the timeline; the page has all
 RESOLVED_S = 24 * 3600.0  # an end is told to whoever was away for so long
-WARNINGS = frozenset({"gpu_missing", "rebooted", "node_absent"})
+WARNINGS = frozenset({"gpu_missing", "rebooted", "node_absent", "maintenance"})
 """Kinds that can wait until the morning; every other one pages. `severities` overrides."""
 RUNBOOKS = {
     "node_dead": "GpuwatchNodeDead",
@@ -30,9 +30,11 @@ RUNBOOKS = {
     "gpu_missing": "GpuwatchDriverFailed",
     "xid": "GpuwatchDriverFailed",
     "run_stalled": "GpuwatchRunStalled",
+    "maintenance": "GpuwatchMaintenance",
 }
 OTHER_RUNBOOK = "GpuwatchIncident"
 _WORDS = {
+    "maintenance": "the cloud will take it down, and it is drained ahead of that",
     "node_dead": "the node is dead",
     "node_absent": "the machine is gone, and nobody took it away",
     "driver_failed": "the GPU driver has failed",

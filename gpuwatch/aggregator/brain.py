@@ -19,6 +19,7 @@ from gpuwatch.aggregator.guard import Guard
 from gpuwatch.aggregator.incidents import IncidentBook
 from gpuwatch.aggregator.journal import Journal
 from gpuwatch.aggregator.lifecycle import RESUMED_BY_SOMEBODY, next_lifecycle
+from gpuwatch.aggregator.maintenance_windows import MaintenanceWindows
 from gpuwatch.aggregator.people import People
 from gpuwatch.aggregator.scene import Scene, Stage
 from gpuwatch.aggregator.senses import Senses
@@ -78,6 +79,7 @@ class Brain:
         self._granted = granted
         self._stage = stage
         self._previous: Judgement | None = None
+        self._windows = MaintenanceWindows()
         self.failure_count = 0
         self.clock_stepped: Callable[[], None] = lambda: None
         self._stopped = threading.Event()
@@ -113,6 +115,7 @@ class Brain:
         self._previous = judgement
         verdicts = {verdict.machine: verdict for verdict in judgement.nodes}
         by_machine = {view.machine: view for view in fleet.nodes}
+        self._journal.add(self._windows.begun(by_machine, findings, self._policies, now))
         self._open_cases(fleet, judgement, now)
         if self._journal.error and not fleet.blind_because:  # what cannot be written down must not be done
             fleet = self._senses.view(fleet.runs, f"the ledger cannot be written: {self._journal.error}", now)

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from gpuwatch.decide.stalls import run_verdicts
 from gpuwatch.decide.strongest import RANK, Strongest, pending, strongest
 from gpuwatch.decide.witnesses import Absence, Doubt, absence, doubt, fresh_words, steps_of_others
@@ -99,7 +101,7 @@ def _conclude(
     gang: tuple[int, str] | None,
     now: Moment,
 ) -> Verdict:
-    evidence = tuple(f for f in found if isinstance(f, Evidence))
+    evidence = tuple(_announced(f, policy, now) for f in found if isinstance(f, Evidence))
     unknowns = tuple(f for f in found if isinstance(f, Unknown))
     about_node = [e for e in evidence if e.subject.kind != "run" and not e.note]
     own = [e for e in about_node if e.path == "agent" and e.rule != "agent_silent"]
@@ -122,6 +124,14 @@ def _conclude(
         return _verdict(view, last, now, Health.UNKNOWN, because, kept)
     noted = [e.because for e in evidence if e.note]
     return _verdict(view, last, now, Health.HEALTHY, f"{WELL}, but: {'; '.join(noted)}" if noted else WELL, kept)
+
+
+def _announced(e: Evidence, policy: Policy, now: Moment) -> Evidence:
+    """A note of what is to come counts from so long before it as the policy says."""
+    ahead_s = policy.drain_before_maintenance_s
+    if not e.note or e.due_monotonic_ns is None or not ahead_s or now.age_s(e.due_monotonic_ns) < -ahead_s:
+        return e
+    return msgspec.structs.replace(e, note=False, argues_for=Health.DEGRADED)
 
 
 _Kept = tuple[tuple[Evidence, ...], tuple[Unknown, ...], dict[str, int]]

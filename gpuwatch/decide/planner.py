@@ -221,6 +221,8 @@ class _Planner:
             return None
         if verdict.health is Health.DEAD or verdict.data_suspect or verdict.soft or policy.job_action == "wait":
             return None
+        if verdict.kind == "maintenance":
+            return None  # it is known when the node goes: no guess is to be weighed
         return weigh(view.run, policy, self.now)
 
     def _return(self, view: NodeView, verdict: Verdict) -> None:

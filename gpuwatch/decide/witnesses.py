@@ -12,11 +12,15 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from gpuwatch.model.evidence import Evidence, Subject
+from gpuwatch.model.facts.maintenance import MaintenanceFacts
 from gpuwatch.model.moment import Moment
 from gpuwatch.model.policy import Policy
 from gpuwatch.model.run import RunView
 from gpuwatch.model.states import Health, Lifecycle
 from gpuwatch.model.view import FleetView, NodeView
+
+ANNOUNCED_SOON_S = 60.0
+"""A machine that falls silent so soon before what the cloud announced fell to that: clocks and clouds are not exact."""
 
 
 class Doubt(msgspec.Struct, frozen=True):
@@ -177,7 +181,19 @@ def _reboot_takes_s(view: NodeView, policy: Policy) -> float:
     if view.lifecycle is Lifecycle.REPAIRING:
         return max(policy.reboot_grace_s, policy.join_deadline_s)  # the action has deadlines of its own
     told = view.scheduler is not None and "reboot" in view.scheduler.reason.lower()
-    return policy.reboot_grace_s if told else 0.0
+    return policy.reboot_grace_s if told or _announced(view) else 0.0
+
+
+def _announced(view: NodeView) -> bool:
+    """The cloud told the machine itself, before it fell silent, that it would reboot or move it about now."""
+    facts, source = view.facts.get(MaintenanceFacts), view.sources.get("maintenance")
+    last = view.last_report_monotonic_ns
+    if facts is None or source is None or last is None:
+        return False
+    heard_s = (last - source.received_monotonic_ns) / 1e9
+    soon_s = 2 * view.interval_s + ANNOUNCED_SOON_S
+    due = [n.in_s - heard_s for n in facts.notices if n.ends_work and n.mine and n.in_s is not None]
+    return any(seconds <= soon_s for seconds in due)
 
 
 def _undecided(

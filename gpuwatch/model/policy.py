@@ -47,6 +47,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     replace_order: Literal["grow_first", "release_first"] = "grow_first"
     software_fault: Literal["replace", "reimage"] = "replace"  # of a missing, mismatched or wedged driver
     reimage_again_s: Seconds = 604_800.0  # sick again so soon after a reimage: another machine, not another reimage
+    drain_before_maintenance_s: Seconds = 0.0  # so long before the cloud reboots or takes a machine; 0: it is only told
     max_attempts_per_machine: Annotated[int, msgspec.Meta(ge=1)] = 2  # per cause; then quarantine and a person
     cool_down_s: Seconds = 600.0  # between two actions on one slot
     approval_expires_s: Seconds = 3600.0

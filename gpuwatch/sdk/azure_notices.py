@@ -8,81 +8,92 @@ and is not done here. Format: learn.microsoft.com/azure/virtual-machines/linux/s
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
-from email.utils import parsedate_to_datetime
 from typing import Any
 
-import msgspec
-
+from gpuwatch.clock import Clock
 from gpuwatch.errors import ProbeError
+from gpuwatch.model.facts.maintenance import Notice
+from gpuwatch.sdk.metadata import IMDS, ask, unix_ns
 
-IMDS = "http://169.254.169.254"
 API_VERSION = "2020-07-01"
-HARD = frozenset({"Reboot", "Redeploy", "Preempt", "Terminate"})
+NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+HEADERS = {"Metadata": "true"}
+HARD = frozenset({"reboot", "redeploy", "preempt", "terminate"})  # a freeze of some seconds a process lives through
+TEXT_CHARACTERS = 200
+MOST = 64  # events of one machine; there is seldom more than one
 
 
-class MaintenanceNotice(msgspec.Struct, frozen=True, kw_only=True):
-    """One event. `machines`: names as Azure lists them, `gpu_3`; others of the same set may be among them."""
+class Source:
+    """The service of this machine."""
 
-    event: str
-    kind: str  # Freeze | Reboot | Redeploy | Preempt | Terminate
-    started: bool  # it happens now; else it is announced
-    machines: tuple[str, ...]
-    not_before_unix_ns: int | None  # None: it has begun, or no time is given
-    duration_s: float | None  # None: not known
-    by_user: bool = False  # ordered by somebody, not by the platform
-    description: str = ""
+    def __init__(self, clock: Clock, *, base_url: str = IMDS, timeout_s: float = 125.0) -> None:
+        self._clock = clock
+        self._base_url = base_url
+        self._timeout_s = timeout_s
+        self._name = ""
 
-    @property
-    def ends_work(self) -> bool:
-        """A training process does not live through it. A freeze of some seconds it does, and NCCL may not."""
-        return self.kind in HARD
+    def read(self) -> tuple[Notice, ...]:
+        """Everything that stands now. Raises `ProbeError`; never answers empty for "could not ask"."""
+        url = f"{self._base_url}/metadata/scheduledevents?api-version={API_VERSION}"
+        answer = ask(url, HEADERS, timeout_s=self._timeout_s)
+        if answer is None:
+            raise ProbeError("this metadata service has no scheduled events", why=url)
+        notices = parse(answer.text, self._own_name, answer.at_unix_ns or self._clock.unix_ns())
+        return tuple(notice for notice in notices if notice.mine is not False)
 
-
-def scheduled_events(*, base_url: str = IMDS, timeout_s: float = 130.0) -> tuple[MaintenanceNotice, ...]:
-    """Everything that is announced or happening now. Raises `ProbeError`; never answers empty for "could not ask"."""
-    url = f"{base_url}/metadata/scheduledevents?api-version={API_VERSION}"
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the address is link-local: no proxy
-    try:
-        with opener.open(urllib.request.Request(url, headers={"Metadata": "true"}), timeout=timeout_s) as answer:
-            text = answer.read(1 << 20)
-    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
-        raise ProbeError(
-            "the metadata service gives no scheduled events",
-            why=str(error),
-            next_step="on Azure: let the host reach 169.254.169.254 without a proxy; elsewhere there is none",
-        ) from error
-    return parse(text)
+    def _own_name(self) -> str:
+        """As events name it, `gpu_3`; asked when it is needed first."""
+        if not self._name:
+            answer = ask(f"{self._base_url}{NAME}", HEADERS, timeout_s=min(5.0, self._timeout_s))
+            self._name = "" if answer is None else answer.text.strip()
+        return self._name
 
 
-def parse(text: bytes | str) -> tuple[MaintenanceNotice, ...]:
-    """The document. Events that are over are left out. Raises `ProbeError` for anything else."""
+def parse(text: str, own_name: Any, now_unix_ns: int) -> tuple[Notice, ...]:
+    """The document. Events that are over are left out. Raises `ProbeError` for anything else.
+
+    `own_name` is called where an event has to be told apart. `now_unix_ns`: the service's clock when it answered.
+    """
     try:
         events = json.loads(text)["Events"]
-        return tuple(_notice(event) for event in events if event.get("EventStatus") in ("Scheduled", "Started"))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        standing = [event for event in events if event.get("EventStatus") in ("Scheduled", "Started")]
+        return tuple(_notice(event, own_name, now_unix_ns) for event in standing[:MOST])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ProbeError(
             "the metadata service's answer is no list of scheduled events",
-            why=f"{type(error).__name__}: {error}",
+            why=f"{type(error).__name__}: {error}"[:300],
             next_step="report it with the document",
         ) from error
 
 
-def _notice(event: dict[str, Any]) -> MaintenanceNotice:
+def _notice(event: dict[str, Any], own_name: Any, now_unix_ns: int) -> Notice:
+    kind, started = str(event["EventType"]).lower(), event["EventStatus"] == "Started"
+    at_ns = unix_ns(event.get("NotBefore") or "")
+    in_s = 0.0 if started else None if at_ns is None else max(0.0, (at_ns - now_unix_ns) / 1e9)
     seconds = event.get("DurationInSeconds")
-    return MaintenanceNotice(
-        event=str(event["EventId"]),
-        kind=str(event["EventType"]),
-        started=event["EventStatus"] == "Started",
-        machines=tuple(str(name) for name in event.get("Resources") or ()),
-        not_before_unix_ns=_when(event.get("NotBefore") or ""),
+    return Notice(
+        id=str(event["EventId"]),
+        kind=kind,
+        ends_work=kind in HARD,
+        started=started,
+        mine=_mine([str(name).lower() for name in event.get("Resources") or ()], own_name),
+        not_before_unix_ns=at_ns,
+        in_s=in_s,
         duration_s=float(seconds) if seconds is not None and float(seconds) >= 0 else None,  # -1: not known
         by_user=event.get("EventSource") == "User",
-        description=str(event.get("Description") or ""),
+        text=" ".join(str(event.get("Description") or "").split())[:TEXT_CHARACTERS],
     )
 
 
-def _when(text: str) -> int | None:
-    """`Mon, 19 Sep 2016 18:29:47 GMT`; empty once the event has started."""
-    return int(parsedate_to_datetime(text).timestamp()) * 10**9 if text else None
+def _mine(names: list[str], own_name: Any) -> bool | None:
+    """Events of the whole set come to each of its machines."""
+    try:
+        own = own_name().lower()
+    except ProbeError:
+        own = ""
+    return own in names if own and names else None
+
+
+def open_source(clock: Clock, *, base_url: str, timeout_s: float) -> Source:
+    """For the collector."""
+    return Source(clock, base_url=base_url or IMDS, timeout_s=timeout_s)

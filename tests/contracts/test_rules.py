@@ -20,6 +20,7 @@ from gpuwatch.decide.judge import judge
 from gpuwatch.decide.planner import make_plan
 from gpuwatch.model.evidence import Evidence, Finding, Unknown
 from gpuwatch.model.facts.kernel_log import KernelLogFacts
+from gpuwatch.model.facts.maintenance import MaintenanceFacts, Notice
 from gpuwatch.model.plan import PlanMemory
 from gpuwatch.model.policy import Mode, Policy
 from gpuwatch.model.states import Health
@@ -37,6 +38,13 @@ FLEET = {name: rule for name, rule in ALL.items() if isinstance(rule, FleetRule)
 def broken(code: int) -> tuple[Any, ...]:
     first, *rest = gpus()
     return (msgspec.structs.replace(first, error=code), *rest)
+
+
+def announced() -> dict[str, Any]:
+    """The cloud is about to reboot it."""
+    notice = Notice("e1", "reboot", ends_work=True, started=False, mine=True, in_s=600.0)
+    facts = {MaintenanceFacts: MaintenanceFacts("azure", (notice,))}
+    return {"facts": facts, "sources": {"maintenance": source("maintenance")}}
 
 
 def views() -> list[NodeView]:
@@ -64,6 +72,7 @@ def views() -> list[NodeView]:
         replace(plain, facts={}, sources={}),
         replace(plain, expected_gpu_count=None),
         replace(plain, expected_gpu_count=0, facts={}, sources={}),
+        replace(plain, **announced()),
         *troubled_views(),
     ]
 
