@@ -37,7 +37,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How often, and where the node's own view is."""
 
     enabled: bool = True
-    interval_s: Annotated[float, msgspec.Meta(gt=0)] = 300.0
+    interval_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     deadline_s: Annotated[float, msgspec.Meta(gt=0)] = 3.0  # of one look that may hang
     settle_s: Annotated[float, msgspec.Meta(ge=0)] = 60.0  # a younger process has not loaded everything yet
     root: str = "/"
