@@ -96,7 +96,7 @@ class _Reader:
         now_unix_ns, now_monotonic_ns = self._clock.unix_ns(), self._clock.monotonic_ns()
         for path in paths:
             try:
-                data, inode, age_s = _bytes(path, now_unix_ns)
+                data, inode, age_s, owner = _bytes(path, now_unix_ns)
             except FileNotFoundError:
                 continue
             except (OSError, ValueError):
@@ -105,7 +105,7 @@ class _Reader:
             if len(data) < FILE_BYTES:
                 unreadable_count += age_s > JUST_MADE_S
                 continue
-            writer = self._writer(path, data, inode)
+            writer = self._writer(path, data, inode, owner)
             record = _record(path, data) if writer else None
             if writer is None or record is None:
                 unreadable_count += 1
@@ -148,7 +148,7 @@ class _Reader:
         self._passed = begin + MAX_FILES - len(known)
         return known + (rest[begin:] + rest[:begin])[: MAX_FILES - len(known)], set(found)
 
-    def _writer(self, path: str, data: bytes, inode: int) -> _Writer | None:
+    def _writer(self, path: str, data: bytes, inode: int, owner: int) -> _Writer | None:
         identity = (inode, data[HEADER_CRC_OFFSET:RECORD_OFFSET])
         known = self._writers.get(path)
         if known is not None and known.identity == identity:
@@ -179,8 +179,11 @@ class _Reader:
                 _text(user) or None,
             ),
         )
+        alive = self._alive(writer)
+        if alive and not _may_be_of(owner, pid):
+            return None  # or every user could write that another's rank stands still
         self._writers[path] = writer
-        if self._alive(writer):
+        if alive:
             self._watch_end(writer)
         return writer
 
@@ -231,14 +234,27 @@ class _Reader:
             writer.pidfd = -1
 
 
-def _bytes(path: str, now_unix_ns: int) -> tuple[bytes, int, float]:
-    """The file's bytes, its inode and its age. Links and anything but a small plain file are refused."""
+def _may_be_of(owner: int, pid: int) -> bool:
+    """Whether this user's file may speak for that process: its own, or root's, who may start it as another."""
+    if owner == 0:
+        return True
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123  (once a file)
+            ids = next((line.split()[1:] for line in file if line.startswith(b"Uid:")), [])
+    except OSError:
+        return True  # it ended meanwhile: seen by the next look
+    return not ids or owner in map(int, ids)
+
+
+def _bytes(path: str, now_unix_ns: int) -> tuple[bytes, int, float, int]:
+    """The file's bytes, inode, age and owner. Links and anything but a small plain file are refused."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
             raise ValueError(f"{path} is no plain file")
-        return os.pread(file, FILE_BYTES, 0), status.st_ino, (now_unix_ns - status.st_mtime_ns) / 1e9
+        age_s = (now_unix_ns - status.st_mtime_ns) / 1e9
+        return os.pread(file, FILE_BYTES, 0), status.st_ino, age_s, status.st_uid
     finally:
         os.close(file)
 

@@ -312,3 +312,20 @@ def test_descriptors_are_bounded(reader: training._Reader, folder: Path, monkeyp
     assert len(list(Path("/proc/self/fd").iterdir())) - before == 9 + 4
     for heart in hearts:
         heart.close()
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize(("owner", "speaks"), [(0, True), (12345, True), (12346, False)])
+def test_nobody_speaks_for_the_process_of_another(
+    reader: training._Reader, folder: Path, owner: int, speaks: bool
+) -> None:
+    child = process(folder, "import os\nos.setresuid(12345, 12345, 12345)")
+    try:
+        (path,) = folder.glob("*.beat")
+        os.chown(path, owner, -1)
+        found = facts(reader)
+        assert ([beat.alive for beat in found.beats], found.unreadable_count) == (([True], 0) if speaks else ([], 1))
+        assert facts(reader) == found or speaks
+    finally:
+        child.kill()
+        child.communicate()
