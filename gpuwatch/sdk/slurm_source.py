@@ -1,7 +1,8 @@
 """What Slurm knows, asked through its own commands: nodes, jobs, one of either, and the day's ended tries.
 
 As JSON where the release offers it (`sinfo` and `squeue` from 21.08, `scontrol` from 23.02), else as text. Where the
-JSON of a release that should offer it cannot be used (a build without the plugin) but its text can, text is used.
+JSON of a release that should offer it cannot be used (a build without the plugin) but its text can, text is used for a
+while: one answer that was cut off must not make us read less exactly for ever.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from gpuwatch.sdk.slurm_nodes import Node
 T = TypeVar("T")
 Form = Literal["auto", "json", "text"]
 LOG = logging.getLogger("gpuwatch.slurm")
+TEXT_ANSWERS = 240  # then JSON is tried again; ten minutes at the usual pace
 _ALL = ("--local", "--all")  # of a federation only this cluster; hidden partitions too
 _TEXT = (("scontrol", *_ALL, "-o", "show", "node"), ("scontrol", *_ALL, "-o", "show", "job"))
 _OLD_JSON = (("sinfo", *_ALL, "--json"), ("squeue", *_ALL, "--json"))
@@ -36,6 +38,8 @@ class Source:
         self._form = form
         self._json: tuple[tuple[str, ...], tuple[str, ...]] | None = None
         self._settled = form == "text"
+        self._text_answers = 0  # that are still to be asked for before JSON is tried again
+        self._trouble = ""
 
     def nodes(self) -> tuple[Node, ...]:
         """Every node of slurm.conf."""
@@ -95,8 +99,9 @@ class Source:
                 trouble = error
         answer = from_text(self._commands.run(*_TEXT[which], *only))
         if trouble is not None:
-            LOG.warning("Slurm's JSON cannot be used, its text can: %s", trouble.what)
-            self._json = None
+            if trouble.what != self._trouble:
+                LOG.warning("Slurm's JSON cannot be used, its text can: %s", trouble.what)
+            self._trouble, self._text_answers = trouble.what, TEXT_ANSWERS
         return answer
 
     def _offered(self) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
@@ -112,6 +117,9 @@ class Source:
             elif release >= (21, 8) or self._form == "json":
                 self._json = _OLD_JSON
             self._settled = True
+        if self._text_answers:
+            self._text_answers -= 1
+            return None
         return self._json
 
 

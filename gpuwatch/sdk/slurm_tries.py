@@ -47,7 +47,7 @@ class Tries:
         self._seen: dict[str, Job] = {}  # attempt -> as it last ran
         self._live: set[str] = set()  # attempts that ran at the last answer
         self._struck: set[str] = set()  # attempts that ran on a node which was then seen down
-        self._ordered: set[str] = set()  # attempts that we told to end
+        self._ordered: dict[str, None] = {}  # attempts that we told to end, seen at work by us or not
         self._newest: dict[int, tuple[int, bool]] = {}
 
     @property
@@ -57,7 +57,7 @@ class Tries:
 
     def ordered(self, attempt: str) -> None:
         """We told this try to end."""
-        self._ordered.add(attempt)
+        self._ordered[attempt] = None
 
     def learn(self, jobs: Iterable[Job], nodes: Iterable[Node]) -> bool:
         """Take in one answer. True: a try has ended since the last one."""
@@ -80,10 +80,11 @@ class Tries:
         self._struck |= {name for name in known_now if down.intersection(self._seen[name].nodes)}
         for attempt in list(self._seen)[: max(0, len(self._seen) - REMEMBERED)]:
             del self._seen[attempt]
+        for attempt in list(self._ordered)[: max(0, len(self._ordered) - REMEMBERED)]:
+            del self._ordered[attempt]
         for number in list(self._newest)[: max(0, len(self._newest) - REMEMBERED)]:
             del self._newest[number]
         self._struck &= self._seen.keys()
-        self._ordered &= self._seen.keys()
         return fresh
 
     def attempts(self, jobs: Iterable[Job], history: Iterable[Try]) -> tuple[Attempt, ...]:

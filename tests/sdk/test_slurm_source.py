@@ -9,7 +9,7 @@ import pytest
 
 from gpuwatch.errors import SchedulerError
 from gpuwatch.sdk.slurm_command import Commands, Refused, TooSlow
-from gpuwatch.sdk.slurm_source import History, Source
+from gpuwatch.sdk.slurm_source import TEXT_ANSWERS, History, Source
 from tests.fakes import FakeClock
 
 
@@ -49,6 +49,26 @@ def test_a_database_that_hangs_is_asked_ever_more_seldom_and_as_ever_once_it_ans
     hangs = False
     asked_within(960)
     assert asked_within(60) == 6
+
+
+def test_one_answer_that_was_cut_off_does_not_make_us_read_text_for_ever() -> None:
+    cut, text, whole = 1, "No jobs in the system\n", json.dumps({"jobs": [], "errors": []})
+
+    def answer(words: tuple[str, ...]) -> str:
+        nonlocal cut
+        if words == ("scontrol", "--version"):
+            return "slurm 22.05.8"
+        if "--json" not in words:
+            return text
+        cut -= 1
+        return whole[:5] if cut >= 0 else whole
+
+    commands = Answers(answer)
+    source = Source(commands, "auto")
+    for _ in range(TEXT_ANSWERS + 2):
+        assert source.jobs() == ()
+    asked = ["--json" in words for words in commands.asked]
+    assert asked == [False, True, False] + [False] * TEXT_ANSWERS + [True]
 
 
 OTHER = {"job_id": 8, "job_state": "RUNNING", "name": "x", "nodes": "gpu1"}

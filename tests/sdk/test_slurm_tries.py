@@ -28,6 +28,17 @@ def test_a_try_of_several_parts_ran_on_all_their_nodes(down: str) -> None:
     assert (facts["13.0"].nodes, facts["13.0"].cause) == (("gpu1", "gpu2"), "node_failed")
 
 
+def test_our_order_makes_an_end_planned_though_we_never_saw_the_try_at_work() -> None:
+    tries = Tries(by_name=True)
+    tries.ordered("13.0")
+    tries.learn([], [])
+    again = [part(13, restarts=1, state="PENDING")]
+    tries.learn(again, [])
+    assert {fact.attempt: fact.planned for fact in tries.attempts(again, [])} == {"13.1": False, "13.0": True}
+    over = [part(13, "gpu1", state="FAILED")]
+    assert [fact.planned for fact in tries.attempts(over, [])] == [True]
+
+
 @given(st.text(max_size=200))
 def test_a_run_has_the_name_that_has_room_in_its_heartbeat(name: str) -> None:
     (fact,) = Tries(by_name=True).attempts([Job(id=7, name=name, state=("RUNNING",))], [])
