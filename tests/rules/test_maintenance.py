@@ -89,4 +89,4 @@ def test_silence_at_the_announced_time_is_a_reboot_for_a_while(changes: dict[str
 def test_an_absurd_time_is_said_to_be_none() -> None:
     (found,) = assess(view(not_before_unix_ns=1 << 62), T0, RULES)
     assert "not before" in found.because
-    assert msgspec.structs.asdict(found)["note"] is True  # type: ignore[arg-type]
+    assert msgspec.structs.asdict(found)["note"] is True
