@@ -16,6 +16,7 @@ from typing import NoReturn
 import pytest
 
 NOT_IN_A_CONTAINER = {
+    "fuse": "its mount needs a privileged machine with /dev/fuse",
     "freezer": "its mount needs a privileged machine whose kernel has cgroup v1",
     "python3.8": "Debian has no package of it; `uv python install 3.8` fetches one",
     "kmsg": "it is the kernel's own, which a container is not shown",

@@ -7,11 +7,13 @@ from typing import Any
 
 import msgspec
 
+from gpuwatch.model.facts.host import Disk, HostFacts, NetworkMount, StuckProcess
 from gpuwatch.model.facts.infiniband import InfinibandFacts, RdmaPort
+from gpuwatch.model.facts.nvml import NvmlFacts, Xid
 from gpuwatch.model.facts.pcie import PciDevice, PcieFacts
 from gpuwatch.model.facts.services import ServicesFacts, Unit
 from gpuwatch.model.view import NodeView
-from tests.fakes import T0, S, gpus, node_view, source, with_nvml
+from tests.fakes import T0, S, gpus, node_view, nvml, source, with_nvml
 
 
 def with_facts(view: NodeView, collector: str, facts: Any) -> NodeView:
@@ -104,12 +106,37 @@ def worn_gpus() -> tuple[Any, ...]:
     return (msgspec.structs.replace(first, **worn, **counts, **modes), *rest)
 
 
+def disk(mount: str = "/", **changes: Any) -> Disk:
+    """A disk that is a third full."""
+    usual: dict[str, Any] = {
+        "mount": mount,
+        "device": "/dev/nvme0n1p2",
+        "kind": "ext4",
+        "used_ratio": 0.33,
+        "inode_used_ratio": 0.03,
+        "roles": ("root",),
+    }
+    return Disk(**usual | changes)
+
+
+def network_mount(mount: str = "/home", **changes: Any) -> NetworkMount:
+    """An NFS mount that answers."""
+    usual: dict[str, Any] = {"mount": mount, "source": "nfs1:/home", "kind": "nfs4", "answer": "ok"}
+    return NetworkMount(**usual | changes)
+
+
+def with_host(view: NodeView | None = None, **host: Any) -> NodeView:
+    """A healthy node whose operating system says this."""
+    return with_facts(view or node_view(), "host", HostFacts(**{"uptime_s": 86_400.0} | host))
+
+
 def troubled_views() -> list[NodeView]:
     """Nodes with each trouble that the rules over these sources know."""
     plain = node_view()
     hung_source = {"infiniband": source("infiniband", status="hung", reason="no RDMA device answers")}
     return [
         with_nvml(plain, gpus=worn_gpus()),
+        replace(plain, facts={NvmlFacts: nvml(xids=(Xid("e", T0.unix_ns, "0000:10:00", 48),))}),
         with_nvml(plain, gpus=gpus(clock_event_mask=0xC0, ecc_corrected_hour_count=10**6, fabric_state=1)),
         with_rdma(rdma_port()),
         with_rdma(rdma_port(state="down"), rdma_port("mlx5_1", gone=True, state=None)),
@@ -117,6 +144,10 @@ def troubled_views() -> list[NodeView]:
         with_rdma(rdma_port(rate_gbps=200.0), rdma_port("mlx5_1", rises={"symbol_error": 5_000})),
         with_rdma(rdma_port(state=None, hung="no answer")),
         replace(plain, sources=dict(plain.sources) | hung_source),
+        with_host(disks=(disk(), disk("/scratch", roles=())), network_mounts=(network_mount(),)),
+        with_host(disks=(disk(used_ratio=0.995), disk("/scratch", read_only=True, read_only_by="kernel"))),
+        with_host(network_mounts=(network_mount(answer="hung", reason="state D"),), clock_synchronised=False),
+        with_host(stuck_processes=(StuckProcess(7, "python", 900.0, "rpc_wait"),), clock_synchronised=True),
         with_services(service_unit()),
         with_services(service_unit(active_state="failed", recent_restart_count=9)),
         with_services(

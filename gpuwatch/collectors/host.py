@@ -1,31 +1,48 @@
-"""What the operating system says of the node: load, memory, disk, processes that cannot be woken.
+"""What the operating system says of the node: load, memory, disks, mounts, blocked processes, the clock.
 
 Source: psutil, and /proc where psutil would read far more than is asked. Cheap on purpose and seldom: a node has
-thousands of processes, so their states are looked at each fourth round only.
+thousands of processes, so their states are looked at each fourth round only. A mount that somebody else serves is asked
+through a small program with a deadline, because a server that is away keeps whoever asks waiting for ever.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
 from gpuwatch.collectors import Collector, Reading, Sample
-from gpuwatch.model.facts.host import HostFacts
+from gpuwatch.model.facts.host import Disk, HostFacts, NetworkMount
+from gpuwatch.sdk import mounts
+from gpuwatch.sdk.disks import Disks
+from gpuwatch.sdk.errand import Errands
+from gpuwatch.sdk.kernel_clock import clock_says
+from gpuwatch.sdk.kernel_lines import this_boot_id
+from gpuwatch.sdk.mount_probe import MountProbe
+from gpuwatch.sdk.process_states import Processes, States
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+MOST_SERVED = 256
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How often."""
+    """How often, and what."""
 
     enabled: bool = True
     interval_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
     processes_every: Annotated[int, msgspec.Meta(ge=1)] = 4  # rounds between two looks at all processes
+    mounts_every: Annotated[int, msgspec.Meta(ge=1)] = 2  # rounds between two looks at disks and mounts
+    mount_deadline_s: Annotated[float, msgspec.Meta(gt=0, le=2)] = 2.0
+    network_mounts: bool = True  # ask mounts that somebody else serves whether they answer
+    clock: bool = True  # ask the kernel whether a time service keeps the clock
     root: str = "/"  # the file system whose fill is told
+    proc_root: str = "/proc"
+    fstab: str = "/etc/fstab"
 
 
 class _Reader:
@@ -35,17 +52,27 @@ class _Reader:
         self._psutil = psutil
         self._settings = settings
         self._round = -1
-        self._states: tuple[int, int] | None = None
+        self._states: States | None = None
+        self._processes = Processes(settings.proc_root)
+        self._errands = Errands("host")
+        self._probe = MountProbe(self._errands, settings.mount_deadline_s)
+        self._disk_reader = Disks(settings.fstab)
+        self._disks: tuple[Disk, ...] = ()
+        self._network: tuple[NetworkMount, ...] = ()
+
+    def keep(self, folder: Path, *, ours: bool = True) -> None:
+        self._errands.keep(folder, ours=ours)
+        self._disk_reader.keep(folder, ours=ours)
 
     def read(self) -> Reading:
         """One round. A single source that fails is a gap, not a failure."""
         self._round += 1
         gaps: dict[str, str] = {}
 
-        def known(name: str, source: Any) -> Any:
+        def known(name: str, source: Callable[[], Any]) -> Any:
             try:
                 return source()
-            except (OSError, ValueError, IndexError, self._psutil.Error) as error:
+            except (OSError, ValueError, LookupError, self._psutil.Error) as error:
                 gaps[name] = f"{type(error).__name__}: {error}"
                 return None
 
@@ -57,8 +84,13 @@ class _Reader:
         boot_s = known("boot_unix_ns", self._psutil.boot_time)
         load = known("load1", os.getloadavg)
         if self._round % self._settings.processes_every == 0:
-            self._states = known("blocked_process_count", _blocked_and_zombies)
+            self._states = known("blocked_process_count", self._processes.look)
+        if self._round % self._settings.mounts_every == 0:
+            known("disks", self._look_at_mounts)
         ours = known("agent_rss_bytes", _our_own)
+        swap = known("swap_total_bytes", self._swap) or (None, None)
+        clock = known("clock_synchronised", clock_says) if self._settings.clock else None
+        states = self._states
         return Reading(
             facts=HostFacts(
                 boot_unix_ns=None if boot_s is None else int(boot_s * 1e9),
@@ -68,43 +100,69 @@ class _Reader:
                 memory_used_bytes=None if memory is None else memory.total - memory.available,
                 memory_total_bytes=memory and memory.total,
                 root_disk_used_ratio=None if disk is None else _used_ratio(disk),
-                blocked_process_count=self._states and self._states[0],
-                zombie_process_count=self._states and self._states[1],
+                blocked_process_count=None if states is None else states.blocked_count,
+                zombie_process_count=None if states is None else states.zombie_count,
                 kernel_release=os.uname().release,
                 agent_rss_bytes=ours and ours[0],
                 agent_cpu_s=ours and ours[1],
+                boot_id=this_boot_id() or None,
+                uptime_s=known("uptime_s", lambda: time.clock_gettime(time.CLOCK_BOOTTIME)),
+                swap_total_bytes=swap[0],
+                swap_used_bytes=swap[1],
+                memory_stalled_ratio=known("memory_stalled_ratio", self._memory_stalled_ratio),
+                oom_kill_count=known("oom_kill_count", self._oom_kill_count),
+                stuck_processes=() if states is None else states.stuck,
+                disks=self._disks,
+                network_mounts=self._network,
+                clock_synchronised=None if clock is None else clock.synchronised,
+                clock_offset_s=None if clock is None else clock.offset_s,
+                clock_max_error_s=None if clock is None else clock.max_error_s,
             ),
             gaps=gaps,
+            abandoned_count=self._errands.abandoned_count,
         )
 
     def close(self) -> None:
         pass
+
+    def _look_at_mounts(self) -> None:
+        seen = mounts.read(self._settings.proc_root)
+        self._disks = self._disk_reader.look([mount for mount in seen if mount.local])
+        served = mounts.once(mount for mount in seen if mount.served)[:MOST_SERVED]
+        self._network = self._probe.ask(served) if self._settings.network_mounts else ()
+
+    def _swap(self) -> tuple[int, int]:
+        words = dict(line.split(":", 1) for line in self._proc("meminfo").splitlines() if ":" in line)
+        total, free = (int(words[name].split()[0]) * 1024 for name in ("SwapTotal", "SwapFree"))
+        return total, max(0, total - free)
+
+    def _memory_stalled_ratio(self) -> float | None:
+        """None, without a gap, where the kernel does not measure it."""
+        try:
+            text = self._proc("pressure/memory")
+        except OSError:
+            return None
+        for line in text.splitlines():
+            if line.startswith("full "):
+                return min(1.0, max(0.0, float(line.split("avg60=")[1].split()[0]) / 100))
+        return None
+
+    def _oom_kill_count(self) -> int | None:
+        """None, without a gap, where the kernel is too old to count (before 4.13)."""
+        for line in self._proc("vmstat").splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+        return None
+
+    def _proc(self, name: str) -> str:
+        with Path(f"{self._settings.proc_root}/{name}").open("rb") as file:
+            return file.read(1 << 20).decode("utf-8", "replace")
 
 
 def _used_ratio(disk: os.statvfs_result) -> float | None:
     """As `df` counts: what root alone may use is not free."""
     used = disk.f_blocks - disk.f_bfree
     return used / (used + disk.f_bavail) if used + disk.f_bavail else None
-
-
-def _blocked_and_zombies() -> tuple[int, int]:
-    """Processes in state D and Z. /proc/PID/stat waits for nobody's memory lock, as cmdline and environ would."""
-    states = {b"D": 0, b"Z": 0}
-    for name in os.listdir("/proc"):  # noqa: PTH208  (thousands)
-        if name.isdigit():
-            try:
-                file = os.open(f"/proc/{name}/stat", os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:
-                continue  # it ended meanwhile
-            try:
-                state = os.read(file, 512).rpartition(b")")[2][1:2]
-            except OSError:
-                continue
-            finally:
-                os.close(file)
-            if state in states:
-                states[state] += 1
-    return states[b"D"], states[b"Z"]
 
 
 def _our_own() -> tuple[int, float]:
@@ -136,21 +194,55 @@ _SERIES = {
     "cpu_ratio": ("cpu_ratio", "Share of CPU time in use.", False),
     "memory_used_bytes": ("memory_used_bytes", "Memory that is not available to a new process.", False),
     "memory_total_bytes": ("memory_total_bytes", "Memory of the node.", False),
+    "memory_stalled_ratio": (
+        "memory_stalled_ratio",
+        "Share of the last minute in which all waited for memory.",
+        False,
+    ),
+    "swap_total_bytes": ("swap_total_bytes", "Swap of the node.", False),
+    "swap_used_bytes": ("swap_used_bytes", "Swap in use.", False),
+    "oom_kill_count": ("oom_kills_total", "Processes that the kernel killed for memory, since boot.", True),
     "root_disk_used_ratio": ("root_disk_used_ratio", "Fill of the root file system.", False),
     "blocked_process_count": ("blocked_processes", "Processes in uninterruptible sleep.", False),
     "zombie_process_count": ("zombie_processes", "Processes that ended and that nobody waited for.", False),
+    "clock_synchronised": ("clock_synchronised", "Whether a time service keeps the clock.", False),
+    "clock_offset_s": ("clock_offset_seconds", "What the time service still corrects.", False),
+    "clock_max_error_s": (
+        "clock_max_error_seconds",
+        "The most that the clock may be off.",
+        False,
+    ),
     "agent_rss_bytes": ("agent_resident_bytes", "Resident memory of the agent and its children.", False),
     "agent_cpu_s": ("agent_cpu_seconds_total", "CPU time of the agent and its children.", True),
 }
 
 
 def metrics(facts: HostFacts) -> Iterable[Sample]:
-    """One series a number that is known."""
+    """One series a number that is known; of each disk and each mount that somebody else serves a few."""
     for field, (name, text, counter) in _SERIES.items():
         value = getattr(facts, field)
         if value is not None:
-            number = value / 1e9 if field.endswith("_unix_ns") else value
+            number = value / 1e9 if field.endswith("_unix_ns") else float(value)
             yield Sample(name=f"gpuwatch_host_{name}", help=text, value=number, counter=counter)
+    if facts.blocked_process_count is not None:
+        longest_s = max((process.stuck_s for process in facts.stuck_processes), default=0.0)
+        text = "How long the longest stuck process has been so, as far as the agent saw."
+        yield Sample(name="gpuwatch_host_longest_stuck_seconds", help=text, value=longest_s)
+    for disk in facts.disks:
+        labels = {"mount": disk.mount}
+        for name, text, share in (
+            ("disk_used_ratio", "Fill of a local file system.", disk.used_ratio),
+            ("disk_inodes_used_ratio", "Share of its inodes in use.", disk.inode_used_ratio),
+            ("disk_read_only", "Whether it cannot be written.", float(disk.read_only)),
+        ):
+            if share is not None:
+                yield Sample(name=f"gpuwatch_host_{name}", help=text, value=share, labels=labels)
+    for mount in facts.network_mounts:
+        if mount.answer != "not_asked":
+            text = "Whether a mount that somebody else serves answers."
+            labels = {"mount": mount.mount, "source": mount.source}
+            answers = float(mount.answer == "ok")
+            yield Sample(name="gpuwatch_host_mount_answers", help=text, value=answers, labels=labels)
 
 
 def open_reader(settings: Settings) -> _Reader:

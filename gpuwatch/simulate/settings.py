@@ -86,6 +86,19 @@ preload_argument = "{directory}/gpus.json"
 source = "file"
 path = "{directory}/kernel.log"
 
+[collectors.host]
+clock = false
+network_mounts = false
+
+[collectors.infiniband]
+enabled = false
+
+[collectors.pcie]
+enabled = false
+
+[collectors.services]
+enabled = false
+
 [collectors.training]
 interval_s = 0.5
 directories = ["{directory}/heartbeats"]

@@ -24,7 +24,7 @@ from gpuwatch.agent.sender import Parcel, Sender
 from gpuwatch.agent.spool import Spool
 from gpuwatch.clock import SystemClock
 from gpuwatch.collectors import Collector
-from gpuwatch.model.facts.host import HostFacts
+from gpuwatch.model.facts.host import Disk, HostFacts, NetworkMount, StuckProcess
 from gpuwatch.model.facts.infiniband import InfinibandFacts, RdmaPort
 from gpuwatch.model.facts.kernel_log import KernelEvent, KernelLogFacts
 from gpuwatch.model.facts.nvml import Gpu, NvmlFacts
@@ -42,7 +42,32 @@ FACTS: dict[str, Any] = {
     "nvml": msgspec.Raw(
         msgspec.msgpack.encode(NvmlFacts("580.95.05", (GPU, Gpu(1, "GPU-1", error=15)), None, 8, True))
     ),
-    "host": HostFacts(1, 96, 1.0, 0.5, 1 << 38, 1 << 40, 0.4, 0, 0, "6.1", 48 << 20, 1.5),
+    "host": HostFacts(
+        1,
+        96,
+        1.0,
+        0.5,
+        1 << 38,
+        1 << 40,
+        0.4,
+        0,
+        0,
+        "6.1",
+        48 << 20,
+        1.5,
+        "boot",
+        60.0,
+        0,
+        0,
+        0.1,
+        3,
+        stuck_processes=(StuckProcess(7, "python", 9.0),),
+        disks=(Disk("/", "/dev/sda", "ext4", 0.5, 0.1),),
+        network_mounts=(NetworkMount("/home", "nfs:/home", "nfs4", "ok"), NetworkMount("/x", "y", "nfs", "not_asked")),
+        clock_synchronised=True,
+        clock_offset_s=0.001,
+        clock_max_error_s=0.1,
+    ),
     "training": TrainingFacts(
         (Beat("r", "a", 0, 8, 7, "train", 5, 10**18, 1, None, None, alive=True),), unreadable_count=1
     ),

@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from gpuwatch.collectors import host
 from gpuwatch.model.facts.host import HostFacts
+from gpuwatch.sdk.process_states import Processes, States
 
 
 def test_this_machine() -> None:
@@ -32,6 +34,12 @@ def test_this_machine() -> None:
     assert facts.agent_rss_bytes
     assert facts.agent_rss_bytes > 1 << 20
     assert facts.agent_cpu_s is not None
+    assert facts.boot_id
+    assert facts.uptime_s
+    assert facts.uptime_s > 0
+    assert facts.swap_total_bytes is not None
+    assert facts.clock_synchronised is not None
+    assert [disk for disk in facts.disks if disk.mount == "/"] or not Path("/etc/fstab").exists()
 
 
 def test_zombies_are_counted_and_our_children_weigh_in() -> None:
@@ -51,11 +59,11 @@ def test_zombies_are_counted_and_our_children_weigh_in() -> None:
 def test_processes_are_looked_at_each_nth_round(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
 
-    def look() -> tuple[int, int]:
+    def look(_: Processes) -> States:
         looks.append(1)
-        return len(looks), 0
+        return States(len(looks), 0, ())
 
-    monkeypatch.setattr(host, "_blocked_and_zombies", look)
+    monkeypatch.setattr(Processes, "look", look)
     reader = host.open_reader(host.Settings(processes_every=3))
     assert [reader.read().facts.blocked_process_count for _ in range(7)] == [1, 1, 1, 2, 2, 2, 3]
 

@@ -14,6 +14,7 @@ import pytest
 
 from gpuwatch.sdk import processes
 from gpuwatch.sdk.errand import Errands, program
+from tests.components import go_without
 
 SLEEP = program("sleep")
 
@@ -100,11 +101,11 @@ def freezer() -> Iterator[Path]:
     """A cgroup whose processes stand still in the kernel, deaf to SIGKILL: a true D state that a test can end."""
     group = Path(f"/sys/fs/cgroup/freezer/gpuwatch-errand-{os.getpid()}")
     if not (group.parent / "cgroup.procs").exists():
-        pytest.skip("no cgroup v1 freezer here")
+        go_without("freezer", "no cgroup v1 freezer")
     try:
         group.mkdir()
     except OSError as error:
-        pytest.skip(f"no cgroup can be made here: {error}")
+        go_without("freezer", f"no cgroup can be made: {error}")
     yield group
     (group / "freezer.state").write_text("THAWED")
     until(lambda: not (group / "cgroup.procs").read_text(), "the group to be empty")

@@ -50,6 +50,7 @@ class Machine:
         path = self.folder / "agent.toml"
         lines = [f'slot = "gpu-001"\nmachine = "m-1"\nstate_dir = "{self.folder}"']
         tables = {"nvml": self.nvml, "kernel_log": self.kernel_log, "training": {"directories": [str(self.folder)]}}
+        tables["host"] = {"clock": False}  # whether somebody keeps the clock of the machine that tests
         for name, table in tables.items():
             lines += [f"[collectors.{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
         path.write_text("\n".join(lines) + "\n")

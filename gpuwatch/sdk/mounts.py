@@ -1,0 +1,128 @@
+"""The mounts of this node, from mountinfo: which are local, which somebody else serves, and who made one read-only."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuwatch.model.facts.host import Disk
+
+LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "reiserfs"})
+IN_MEMORY = ("/dev/shm", "/tmp", "/run")  # a full one stops NCCL and the system
+SERVED = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "beegfs", "gpfs", "ceph", "glusterfs", "9p", "afs", "orangefs"}
+    | {"pvfs2", "wekafs", "panfs", "ocfs2", "gfs2", "virtiofs", "vastnfs", "daos", "pxd"}
+)
+OWN_FUSE = frozenset({"fuse.lxcfs", "fuse.gvfsd-fuse", "fuse.portal", "fuse.snapfuse", "fuse.squashfuse", "fuseblk"})
+MOST_LINES = 20_000
+MOST_BYTES = 8 << 20
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One line of mountinfo, proc_pid_mountinfo(5)."""
+
+    place: str
+    source: str
+    kind: str
+    device_number: str
+    options: frozenset[str]  # of this mount
+    super_options: frozenset[str]  # of the file system behind it
+
+    @property
+    def served(self) -> bool:
+        """Somebody else answers for it, and may not."""
+        return self.kind in SERVED or (self.kind.startswith("fuse.") and self.kind not in OWN_FUSE)
+
+    @property
+    def local(self) -> bool:
+        """A disk of this node, or memory that the system needs."""
+        return self.kind in LOCAL or (self.kind == "tmpfs" and self.place in IN_MEMORY)
+
+    @property
+    def made_read_only(self) -> bool:
+        """The kernel stopped writing after an error: the file system is read-only, though this mount is not."""
+        return "emergency_ro" in self.super_options or ("ro" in self.super_options and "rw" in self.options)
+
+    @property
+    def read_only(self) -> bool:
+        """Nothing can be written here."""
+        return "ro" in self.options or self.made_read_only
+
+
+def parsed(text: str) -> list[Mount]:
+    """The lines that can be read; of several on one place the last, which is the one that is seen."""
+    found: dict[str, Mount] = {}
+    for line in text.splitlines()[:MOST_LINES]:
+        left, dash, right = line.partition(" - ")
+        words, after = left.split(" "), right.split(" ")
+        if dash and len(words) >= 6 and len(after) >= 3:
+            place = _unescaped(words[4])
+            found.pop(place, None)
+            own, behind = frozenset(words[5].split(",")), frozenset(after[2].split(","))
+            found[place] = Mount(place, _unescaped(after[1]), after[0], words[2], own, behind)
+    return list(found.values())
+
+
+def read(proc_root: str) -> list[Mount]:
+    """The mounts that this process sees. Raises `OSError`."""
+    with Path(f"{proc_root}/self/mountinfo").open("rb") as file:
+        return parsed(file.read(MOST_BYTES).decode("utf-8", "surrogateescape"))
+
+
+def once(mounts: Iterable[Mount]) -> list[Mount]:
+    """Each file system once, at its shortest place: bind mounts of it are the same disk."""
+    found: dict[str, Mount] = {}
+    for mount in sorted(mounts, key=lambda mount: (len(mount.place), mount.place)):
+        found.setdefault(f"{mount.device_number} {mount.kind}", mount)
+    return list(found.values())
+
+
+def meant_writable(fstab: str) -> frozenset[str]:
+    """Places that fstab mounts for writing."""
+    found: set[str] = set()
+    for line in fstab.splitlines()[:MOST_LINES]:
+        words = line.split()
+        if len(words) >= 4 and not words[0].startswith("#") and "ro" not in words[3].split(","):
+            found.add(_unescaped(words[1]))
+    return frozenset(found)
+
+
+def disk(mount: Mount, *, read_only_by: str, roles: tuple[str, ...]) -> Disk:
+    """Its fill, as `df` counts: what root alone may use is not free. What cannot be asked is None."""
+    used_ratio = inode_ratio = free_bytes = total_bytes = None
+    try:
+        says = os.statvfs(mount.place)
+    except OSError:
+        says = None
+    if says is not None:
+        used = says.f_blocks - says.f_bfree
+        used_ratio = used / (used + says.f_bavail) if used + says.f_bavail > 0 else None
+        taken = says.f_files - says.f_ffree
+        inode_ratio = taken / says.f_files if says.f_files > 0 and taken >= 0 else None
+        free_bytes, total_bytes = says.f_bavail * says.f_frsize, says.f_blocks * says.f_frsize
+    return Disk(
+        mount=shown(mount.place),
+        device=shown(mount.source),
+        kind=shown(mount.kind),
+        used_ratio=used_ratio,
+        inode_used_ratio=inode_ratio,
+        free_bytes=free_bytes,
+        total_bytes=total_bytes,
+        read_only=mount.read_only,
+        read_only_by=read_only_by,
+        roles=roles,
+    )
+
+
+def shown(text: str) -> str:
+    """A name that can travel and be printed."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)[:200]
+
+
+def _unescaped(text: str) -> str:
+    return _OCTAL.sub(lambda found: chr(int(found[1], 8)), text)
