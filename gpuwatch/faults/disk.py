@@ -44,7 +44,7 @@ _NO_PATH = re.compile(r"block (nvme\d+n\d+): no available path - failing I/O")
 _COMMAND = re.compile(r"(?P<dev>nvme\d+n\d+): (?:I/O|\w+)[ \w]*\(?[\w/]*\)? ?@ LBA .*I/O Error")
 _SECTOR = re.compile(r"(?:[\w ]+: )?(?:critical \w+|I/O|[\w ]*medium) error, dev (?P<dev>[\w!/-]+), sector \d+")
 _BUFFER = re.compile(r"Buffer I/O error on dev(?:ice)? (?P<dev>[\w!/-]+), logical block \d+")
-_BEYOND = re.compile(r"(?:\S+: )?attempt to access beyond end of device")
+_BEYOND = re.compile(r"(?:[^\s\"{}]{1,15}: )?attempt to access beyond end of device")
 _NO_DISK = re.compile(r"(?:sr|fd|loop|zram|ram)\d")
 
 _FS = re.compile(

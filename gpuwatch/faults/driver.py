@@ -40,9 +40,14 @@ def lost(message: str) -> Event | None:
     return lost_gpu(pci, message.removeprefix("NVRM:").strip()) if pci is not None else None
 
 
+def names_gpu(message: str) -> bool:
+    """Whether this is the first of three lines about one GPU; the last says what is wrong with it."""
+    return _NAMED.match(message) is not None
+
+
 def begins_paragraph(message: str) -> bool:
     """Whether more lines of the same message may follow that decide what it means."""
-    return _NAMED.match(message) is not None or _MISMATCH.match(message) is not None
+    return _MISMATCH.match(message) is not None
 
 
 def identity(message: str) -> tuple[str, str] | None:

@@ -13,6 +13,7 @@ MAX_SXIDS = 512  # different errors whose severity word is remembered for their 
 MAX_UNATTRIBUTED = 100
 GRAMMARS = (network, disk, memory, lockup, pcie)
 """Each has `read`, HEADS with which its messages begin, and WORDS for those that begin with a name."""
+MAX_LOSSES = 16  # GPUs of a node
 PARAGRAPH_LINES = 6  # of the driver's; a message of it has at most five
 
 
@@ -25,6 +26,7 @@ class Interpreter:
         self.unattributed: list[Record] = []  # a GPU is lost, but its address cannot be read
         self._paragraph = ""
         self._paragraph_lines = 0
+        self._losses: list[list[str]] = []  # lines of lost GPUs whose last line has not come yet, oldest first
         self._announced: str | None = None
         self._left_over: int | None = None
         self._left_over_message = ""
@@ -82,10 +84,13 @@ class Interpreter:
         if event is not None:
             return [event]
         events: list[Event] = []
+        if driver.names_gpu(message) and driver.lost(message) is None:
+            self._losses = [*self._losses[-MAX_LOSSES + 1 :], [message]]
+            return events
         if driver.begins_paragraph(message):
             events += self._end_paragraph()
             self._paragraph, self._paragraph_lines = message, 1
-        elif (event := driver.lost(message)) is not None:  # has its own address, so it ends nobody else's message
+        elif (event := driver.lost(message) or self._loss(message)) is not None:  # ends no other message
             return [event]
         elif self._paragraph:
             self._paragraph += " " + message.removeprefix("NVRM:").strip()
@@ -121,10 +126,26 @@ class Interpreter:
             self.unattributed.append(record)
         return events
 
+    def _loss(self, message: str) -> Event | None:
+        """The next line of a GPU's three. Several GPUs that are lost at once interleave: each line goes to the GPU that
+        has the fewest yet, and the last to the one that has the most."""
+        if not self._losses:
+            return None
+        said = message.removeprefix("NVRM:").strip()
+        if "fallen off the bus" in said or "is not supported" in said:
+            lines = max(self._losses, key=len)
+            self._losses.remove(lines)
+            return driver.lost(" ".join([*lines, said]))
+        lines = min(self._losses, key=len)
+        lines.append(said)
+        if len(lines) >= PARAGRAPH_LINES:  # no such message: its end does not come
+            self._losses.remove(lines)
+        return None
+
     def _complete(self) -> bool:
-        return "fallen off the bus" in self._paragraph or driver.mismatch_complete(self._paragraph)
+        return driver.mismatch_complete(self._paragraph)
 
     def _end_paragraph(self) -> list[Event]:
         text, self._paragraph = self._paragraph, ""
-        event = driver.lost(text) or driver.mismatch(text) if text else None
+        event = driver.mismatch(text) if text else None
         return [event] if event is not None else []

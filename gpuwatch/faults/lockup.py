@@ -49,8 +49,8 @@ _OOPS = re.compile(
     r"|Oops: (?:[0-9a-f]{4}|\w[\w ,]*) ?\[#\d+\]|general protection fault.*\[#\d+\]|Internal error: Oops"
 )
 _FILES = re.compile(r"VFS: file-max limit \d+ reached")
-_SEGFAULT = re.compile(
-    r"(?P<name>[^\n]{1,64}?)\[(?P<pid>\d{1,10})\]: segfault at \S+ ip \S+ sp \S+ error \w+"
+_SEGFAULT = re.compile(  # the kernel knows 15 bytes of a name; what is longer has another program's words before it
+    r"(?P<name>[^\n]{1,15}?)\[(?P<pid>\d{1,10})\]: segfault at \S+ ip \S+ sp \S+ error \w+"
     r"(?: in (?P<lib>[^\s\[]+)(?:\[[^\]]*\])?)?"
 )
 _TRAP = re.compile(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwatch.faults.catalogue import UNKNOWN_XID, xids
+from gpuwatch.faults.catalogue import UNKNOWN_XID, events, xids
 from gpuwatch.faults.event import Event
 from gpuwatch.faults.incidents import Decision, Told
 
@@ -26,9 +26,27 @@ DRAIN = {
     "after_count": "only if it repeats; one event of this kind does not drain a node",
     "yes": "yes",
 }
+NODE_SEVERITY = {
+    "info": "no fault",
+    "warn": "warning: the node works",
+    "degraded": "degraded: works, but not as it should",
+    "fatal": "fatal: do not use it before it is repaired",
+}
 LOOKED_FOR = (
     "NVIDIA driver messages (NVRM: Xid …, GPU fallen off the bus, RmInitAdapter failed, API mismatch), NVSwitch SXid, "
-    "hot-plug slots that lost a device; only in lines that the kernel itself wrote"
+    "network cards, PCI Express, disks and file systems, memory, lock-ups and panics, only in lines that the kernel "
+    "itself wrote; the fabric manager's, networkd's and Slurm's own lines; output of nvidia-smi, lspci and ibstat"
+)
+_THINGS = {
+    "array": "array",
+    "dev": "device",
+    "dimm": "memory module",
+    "server": "file server",
+    "cpus": "processors",
+    "cpu": "processor",
+}
+_TOLD = frozenset(
+    {"cpu", "cpus", "array", "dimm", "server", "via", "device", "with_nvswitch", "switch", "link", "value"}
 )
 
 
@@ -43,18 +61,27 @@ def headline(event: Event) -> str:
 
 def how_bad(event: Event) -> str:
     """The severity in words, of the thing that the event is about."""
-    words = SEVERITY[event.severity]
-    return words.replace("this GPU", "the GPUs of this switch") if event.sxid is not None else words
+    return of_severity(
+        event.severity, gpu=event.kind == "sxid" or event.kind not in events(), switch=event.kind == "sxid"
+    )
+
+
+def of_severity(severity: str, *, gpu: bool, switch: bool = False) -> str:
+    """The same of a row of the catalogue."""
+    words = (SEVERITY if gpu else NODE_SEVERITY)[severity]
+    return words.replace("this GPU", "the GPUs of this switch") if switch else words
 
 
 def where(event: Event, ports: tuple[str, ...] = (), uuid: str = "", serial: str = "") -> str:
     """Which GPU, MIG instance, switch or port."""
-    if event.sxid is not None:
+    if event.kind == "sxid" or event.kind.startswith("fm_nvswitch"):
         return "switch " + ", ".join(ports or (event.pci or "unknown",))
     if event.kind == "pcie_link_down":
         return f"port {event.pci}"
     if event.kind.startswith("driver_"):
         return "the node's driver, no single GPU"
+    if event.kind in events() and (event.pci is None or "." in event.pci):
+        return _thing(event)
     if event.pci is None:
         return "the log names no GPU"
     words = [f"GPU {event.pci}"]
@@ -63,6 +90,17 @@ def where(event: Event, ports: tuple[str, ...] = (), uuid: str = "", serial: str
     if event.compute_instance is not None:
         words.append(f"compute instance {event.compute_instance}")
     return ", ".join([*words, *([uuid] if uuid else []), *([f"serial {serial}"] if serial else [])])
+
+
+def _thing(event: Event) -> str:
+    """What the event is about where it is no GPU."""
+    words = [f"{label} {_list(event.details[key])}" for key, label in _THINGS.items() if key in event.details]
+    if event.pci is not None:
+        driver = event.details.get("device")
+        words.append(f"PCI device {event.pci}" + (f" ({driver})" if driver is not None else ""))
+    if "via" in event.details:
+        words.append(f"behind port {event.details['via']}")
+    return ", ".join(words) or "the node"
 
 
 def process(event: Event, pids: int = 1) -> str:
@@ -99,6 +137,11 @@ def notes(told: Told, others: list[Told]) -> list[str]:
         said.append(_link_layer(event))
     elif "link" in details or "switch" in details:
         said.append(", ".join(f"{key} {_list(details[key])}" for key in ("switch", "link") if key in details) + ".")
+    elif event.kind in events():
+        more = [f"{key.replace('_', ' ')} {_list(value)}" for key, value in details.items() if key not in _TOLD]
+        said += [", ".join(more)[:1].upper() + ", ".join(more)[1:] + "."] if more else []
+    if "with_nvswitch" in details:
+        said.append(f"On a model with NVSwitches: {details['with_nvswitch']}.")
     for key in ("disagree", "check"):
         if key in details:
             said.append(f"{str(details[key])[:1].upper()}{str(details[key])[1:]}.")

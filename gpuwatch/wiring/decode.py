@@ -9,7 +9,6 @@ import lzma
 import os
 import stat
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TextIO, cast
@@ -19,8 +18,8 @@ from gpuwatch.faults import sentences
 from gpuwatch.faults.incidents import Decision, Told
 from gpuwatch.faults.reader import LogReader
 from gpuwatch.faults.story import Story
+from gpuwatch.wiring import decode_text, decode_word
 
-WIDTH = 100
 KMSG = os.makedev(1, 11)  # the kernel's own ring: a reader of it waits for ever
 MAX_LINE_BYTES = 1 << 16  # a longer line is no log line; what follows is taken as its own line
 
@@ -42,15 +41,21 @@ def run(
 ) -> int:
     """Explain each log. 0 whenever the logs could be read, whatever they say. `-` is standard input.
 
+    A word that names no file but a fault (`79`, `sxid 20034`, `nvme_lost`) is looked up in the catalogue.
+
     JSON: one object an event, nothing else; `summary` adds a last object with the decision (kind `decision`).
     """
     page = out if out is not None else sys.stdout
     if not files:
         raise UsageError("no log named", next_step="name a file, or `-` for standard input: dmesg | gpuwatch decode -")
+    words = {path: word for path in files if path != "-" and (word := decode_word.known(path)) is not None}
     for path in files:  # a name that cannot be read is said before anything is printed
-        if path != "-":
+        if path != "-" and path not in words:
             _check(path)
     for place, path in enumerate(files):
+        if path in words:
+            decode_word.write(words[path], page, as_json=as_json, first=place == 0)
+            continue
         story = Story()
         reader = LogReader(story)
         try:
@@ -64,11 +69,13 @@ def run(
             ) from error
         reader.finish()
         verdict = story.ending()
-        told = sorted(story.told, key=lambda one: (one.event.kind != "xid", one.first.line))
+        told = sorted(
+            story.told, key=lambda one: (one.event.kind != "xid", one.first.line)
+        )  # as a program expects them
         if as_json:
             _print_json(told, reader, verdict, page, path if len(files) > 1 else None, summary=summary)
         else:
-            _print_text(told, reader, verdict, page, path, first=place == 0)
+            decode_text.write(story.told, reader, verdict, page, path, first=place == 0)
     page.flush()
     return 0
 
@@ -138,80 +145,6 @@ def _print_json(
             "quoted_lines": reader.quoted_count,
         }
         page.write(json.dumps(last | named) + "\n")
-
-
-def _print_text(
-    told: list[Told], reader: LogReader, verdict: Decision, page: TextIO, path: str, *, first: bool
-) -> None:
-    name = "standard input" if path == "-" else path
-    lines = f"{reader.lines:,} line{'' if reader.lines == 1 else 's'}"
-    if not first:
-        page.write("\n")
-    if not told:
-        _say(page, f"{name}: no GPU event in {lines}.")
-        _say(page, f"Looked for: {sentences.LOOKED_FOR}.")
-        _aside(page, reader)
-        return
-    noun = "event" if len(told) == 1 else "events"
-    incidents = "1 incident" if verdict.incidents == 1 else f"{verdict.incidents} incidents"
-    _say(page, f"{name}: {len(told)} GPU {noun} in {lines}, {incidents}.")
-    for one in told:
-        event = one.event
-        page.write("\n")
-        _say(page, sentences.headline(event))
-        uuid, serial = (
-            known.get(event.pci or "", "") for known in (reader.interpreter.uuids, reader.interpreter.serials)
-        )
-        when = f"line {one.first.line}" + (f", [{one.first.stamp}]" if one.first.stamp else "")
-        if one.lines > 1:
-            when += f", {one.lines:,} times" + (f", last in line {one.last.line}" if one.last is not one.first else "")
-        rows = [
-            ("where", sentences.where(event, tuple(sorted(one.ports)), uuid, serial)),
-            ("process", sentences.process(event, len(one.pids))),
-            ("seen", when),
-            ("how bad", sentences.how_bad(event)),
-            ("means", f"{event.meaning}."),
-            *(("note", note) for note in sentences.notes(one, told)),
-            ("do", f"{sentences.ACTION[event.action]} ({event.action})"),
-            ("drain", sentences.DRAIN[event.drain]),
-        ]
-        for label, text in rows:
-            _say(page, text, f"  {label:<9}")
-        _say(page, f"NVRM: {event.text}" if event.kind == "xid" else event.text, f"  {'said':<9}")
-    page.write("\n")
-    _aside(page, reader)
-    page.write(_plain(page, f"Decision: {sentences.decision(verdict)}.") + "\n")
-
-
-def _aside(page: TextIO, reader: LogReader) -> None:
-    """What was seen and not taken as an event, so that its absence above is no riddle."""
-    if reader.quoted_count:
-        number, text = reader.quoted[0]
-        noun = "line quotes" if reader.quoted_count == 1 else "lines quote"
-        were = "was" if reader.quoted_count == 1 else "were"
-        _say(
-            page,
-            f"{reader.quoted_count:,} {noun} the driver but {were} not written by the kernel, so nothing was taken "
-            f"from it: line {number}: {text[:160]}",
-        )
-    if reader.interpreter.unattributed:
-        _say(
-            page,
-            f"Line {reader.interpreter.unattributed[0].line} says that a GPU fell off the bus, but no address can be "
-            "read beside it; look for its lines just above in the full log.",
-        )
-
-
-def _say(page: TextIO, text: str, label: str = "") -> None:
-    plain = _plain(page, text)
-    for place, line in enumerate(textwrap.wrap(plain, WIDTH - len(label), break_on_hyphens=False) or [""]):
-        page.write(f"{label if place == 0 else ' ' * len(label)}{line}\n")
-
-
-def _plain(page: TextIO, text: str) -> str:
-    """What the terminal can show: a log must not be able to send it control sequences."""
-    shown = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return shown if page.encoding is None else shown.encode(page.encoding, "replace").decode(page.encoding)
 
 
 def _check(path: str) -> None:

@@ -37,7 +37,7 @@ def objects(log: str | bytes, *, summary: bool = False) -> list[dict[str, Any]]:
 def test_the_human_form_says_what_where_how_bad_and_what_to_do() -> None:
     said = text(XID + APP)
     for words in (
-        "2 GPU events in 2 lines",
+        "2 events in 2 lines",
         "Xid 79: GPU fell off the bus",
         "GPU 0000:05:00",
         "none named",
@@ -86,23 +86,23 @@ def test_notes_for_a_person() -> None:
 
 def test_nothing_found_says_so_plainly() -> None:
     said = text("hello\nworld\n")
-    assert "no GPU event in 2 lines" in said
+    assert "no fault in 2 lines" in said
     assert "Looked for" in said
     assert "Decision" not in said
-    assert "no GPU event in 0 lines" in text("")
+    assert "no fault in 0 lines" in text("")
     assert objects("hello\nworld\n") == []
 
 
 def test_a_quotation_is_named_so_that_its_absence_is_no_riddle() -> None:
     said = " ".join(text('[XID found] (32 minutes ago) "NVRM: Xid (PCI:0000:9b:00): 119, pid=28098"\n').split())
-    assert "no GPU event" in said
+    assert "no fault" in said
     assert "not written by the kernel" in said
     assert "line 1" in said
 
 
 def test_a_lost_gpu_without_an_address_is_named() -> None:
     said = " ".join(text("NVRM: fallen off the bus and is not responding to commands.\n").split())
-    assert "no GPU event" in said
+    assert "no fault" in said
     assert "Line 1 says that a GPU fell off the bus" in said
 
 
@@ -245,3 +245,60 @@ def test_the_command_itself() -> None:
     )
     assert missing.returncode == 1
     assert b"next:" in missing.stderr
+
+
+def test_a_number_or_a_name_in_place_of_a_file_is_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = io.StringIO()
+    assert decode.run(["79", "SXid 20034", "nvme_lost"], out=page) == 0
+    said = page.getvalue()
+    for words in (
+        "Xid 79: GPU fell off the bus",
+        "SXid 20034: LTSSM Fault Up",
+        "NVMe disk lost (nvme_lost)",
+        "dmesg |",
+    ):
+        assert words in said
+    page = io.StringIO()
+    assert decode.run(["xid31"], as_json=True, out=page) == 0
+    assert json.loads(page.getvalue())["action"] == "restart_app"
+    with pytest.raises(UsageError, match="no published list"):
+        decode.run(["987654"], out=io.StringIO())
+    (tmp_path / "79").write_text(APP)
+    page = io.StringIO()
+    assert decode.run(["79"], as_json=True, out=page) == 0
+    assert json.loads(page.getvalue())["xid"] == 31, "a file of that name is a log"
+
+
+def test_incidents_are_told_one_after_the_other_with_their_root() -> None:
+    said = text(
+        XID
+        + "[100.6] NVRM: Xid (PCI:0000:05:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset)\n"
+        "[101.0] nvme nvme4: Disabling device after reset failure: -19\n"
+    )
+    assert "3 events in 3 lines, 2 incidents" in said
+    assert "Incident 1 of 2: Xid 79: GPU fell off the bus, GPU 0000:05:00 (2 events, the root first)" in said
+    assert "Incident 2 of 2: NVMe disk lost (nvme_lost), device nvme4 (1 event)" in said
+    assert said.index("Incident 1") < said.index("Xid 154") < said.index("Incident 2")
+    assert "Incident" not in text(XID)
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ("EXT4-fs (md0): Remounting filesystem read-only", ["where    device md0", "do not use it before"]),
+        ("[1.0] watchdog: BUG: soft lockup - CPU#6 stuck for 22s! [VM Thread:9]", ["processor 6", "VM Thread, pid 9"]),
+        ("nvidia 0000:03:00.0: PCIe Bus Error: severity=Corrected, type=x, (Receiver ID)", ["PCI device 0000:03:00.0"]),
+        ("nfs: server 10.0.0.5 not responding, still trying", ["file server 10.0.0.5"]),
+        ("Unable to determine the device handle for GPU 0000:0B:00.0: Unknown Error", ["where    GPU 0000:0b:00"]),
+        ("mlx5_core 0000:d2:00.0: poll_health:8: Fatal error 3 detected", ["replace the machine"]),
+    ],
+)
+def test_a_fault_of_the_node_in_words(log: str, words: list[str]) -> None:
+    said = text(log + "\n")
+    assert all(word in said for word in words), said
+
+
+def test_a_file_below_sys_without_a_value_is_unknown_and_not_zero() -> None:
+    (event,) = objects("N/A (no PMA)\n")
+    assert (event["event"], event["value"], event["severity"]) == ("no_value", None, "info")
