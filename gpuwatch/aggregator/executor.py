@@ -73,6 +73,8 @@ class Executor:
             self._sagas[row.action_id] = saga
             if not saga.outcome and s.ADOPT in saga.passed:
                 reach.fleet.adopt(saga.action.slot, saga.new_machine)
+            if saga.boot:
+                reach.fleet.order_boot(saga.action.machine, saga.boot)
 
     # what the brain asks
 

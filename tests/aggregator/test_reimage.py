@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpuwatch.aggregator.settings import Settings
@@ -205,6 +206,21 @@ def test_killed_at_each_persisted_step_it_is_reimaged_and_never_replaced(tmp_pat
         if count <= number:
             assert number > 10
             return
+
+
+def test_a_process_that_begins_after_the_new_boot_knows_that_we_ordered_it(centre: Centre) -> None:
+    centre.cloud.hook = cures(centre, "boot-2")
+    unload(centre)
+    while "join" not in done(centre):
+        centre.second()
+    seen = [record.last_seen() for record in centre.fleet.machines()]
+    old = [msgspec.structs.replace(row, boot_id="boot-of-m-gpu02") if row.machine == SICK else row for row in seen]
+    assert centre.store is not None
+    centre.store.keep([], old)  # what was kept last before the crash
+    centre.boot()
+    centre.seconds(150)
+    assert centre.states()[SLOT] == "healthy in_service"
+    assert calls(centre) == ["reimage"]
 
 
 def test_the_settings_file_knows_the_words(tmp_path: Path) -> None:
