@@ -36,6 +36,7 @@ from gpuwatch.sdk.nvml_answers import (
     within,
 )
 from gpuwatch.sdk.nvml_calls import Calls
+from gpuwatch.sdk.nvml_events import Xids
 from gpuwatch.sdk.nvml_fields import Fields
 from gpuwatch.sdk.nvml_gpu import LOST, Answers, Asking, Slot
 from gpuwatch.sdk.nvml_metrics import numbers
@@ -46,6 +47,7 @@ Rounds = Annotated[int, msgspec.Meta(ge=1)]
 MOST_GPUS = 1024  # more than any machine has: a count above it is noise, and asking so many would look like a hang
 ABOUT_RIGHTS = frozenset({4, 17, UNKNOWN})  # what NVML answers a process that may not open the device files
 PCI_DEVICES, DRIVER_FILE, DEVICE_FILE = "/sys/bus/pci/devices", "/proc/driver/nvidia/version", "/dev/nvidiactl"
+KERNEL_RING = "/dev/kmsg"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,6 +64,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     pci_devices: str = PCI_DEVICES
     driver_file: str = DRIVER_FILE
     device_file: str = DEVICE_FILE
+    xids: Literal["auto", "yes", "no"] = "auto"  # auto: heard through NVML while /dev/kmsg may not be read
     container: Literal["auto", "yes", "no"] = "auto"
     preload: str = ""  # `module:function`, called with `preload_argument` first: how a simulation puts its library in
     preload_argument: str = ""
@@ -76,6 +79,8 @@ class _Reader:
         self._clock = SystemClock()
         self._calls = Calls()
         self._fields = Fields(self._calls)
+        self._xids = Xids(self._calls)
+        self._hear_xids = settings.xids == "yes"
         self._pci = PciFunctions(settings.pci_devices)
         self._slots: list[Slot] = []
         self._round = -1
@@ -126,6 +131,7 @@ class _Reader:
         if gaps != self._gaps:
             self._gaps, self._named_gaps = gaps, _named(gaps)
         errors = {gpu.error for gpu in gpus}
+        xids = self._xids.look(self._slots, self._clock.unix_ns()) if self._hear_xids and self._up else ()
         facts = NvmlFacts(
             driver_version=None if isinstance(self._driver, Refused) else self._driver,
             gpus=gpus,
@@ -136,8 +142,9 @@ class _Reader:
             rights_lost=not ABOUT_RIGHTS.isdisjoint(errors) and self._rights_are_lost(),
             expected_gpu_count=self._settings.expected_gpus,
             pci_gpu_most_count=self._most_on_bus,
+            xids=xids,
         )
-        return Reading(facts=facts, gaps=self._named_gaps | self._own_gaps())
+        return Reading(facts=facts, gaps=self._named_gaps | self._own_gaps(), urgent=bool(xids) and self._xids.fresh)
 
     def close(self) -> None:
         self._stop()
@@ -151,6 +158,8 @@ class _Reader:
             self._pci_count = self._pci.count()
             if self._pci_count is not None and not self._contained:
                 self._most_on_bus = max(self._most_on_bus or 0, self._pci_count)
+        if self._settings.xids == "auto":
+            self._hear_xids = not self._settings.preload and not os.access(KERNEL_RING, os.R_OK)
         if not self._simulated(self._settings.driver_file, DRIVER_FILE):
             try:
                 with open(self._settings.driver_file, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
@@ -179,11 +188,13 @@ class _Reader:
         self._up, self._driver = True, None
         self._text_at_start = self._driver_text
         self._slots = []
+        self._xids.forget()
         return None
 
     def _stop(self) -> None:
         if self._up:
             self._up = False
+            self._xids.forget()
             self._calls.stop()
 
     def _about_driver(self) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pynvml
 import pytest
 
@@ -220,3 +222,49 @@ def test_rights_that_were_lost_are_told(
     state.all(error=None, init=999)
     fresh = facts(opened(device_file=str(device)))
     assert (fresh.init_error, fresh.rights_lost) == (999, lost)
+
+
+@pytest.mark.needs("promtool")
+def test_promtool_has_nothing_to_say_of_any_number(opened: Open, state: State) -> None:
+    state.gpu(0, mig=1, mig_instances=2)
+    reader = opened(expected_gpus=2)
+    facts(reader)
+    found = facts(reader)
+    samples = list(nvml.metrics(msgspec.structs.replace(found, pci_gpu_count=2, init_error=9)))
+    names = {sample.name for sample in samples}
+    assert {"gpuwatch_gpus_expected", "gpuwatch_gpus_seen", "gpuwatch_gpus_usable", "gpuwatch_gpus_on_bus"} <= names
+    text = ""
+    for name in sorted(names):
+        alike = [sample for sample in samples if sample.name == name]
+        assert {sample.counter for sample in alike} == {name.endswith("_total")}
+        assert len({sample.help for sample in alike}) == 1
+        text += f"# HELP {name} {alike[0].help}\n# TYPE {name} {'counter' if alike[0].counter else 'gauge'}\n"
+        for sample in alike:
+            labels = ",".join(f'{key}="{value}"' for key, value in sample.labels.items())
+            text += f"{name}{{{labels}}} {float(sample.value)}\n"
+    said = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stdout + said.stderr) == (0, "")
+
+
+def test_xids_are_heard_only_where_they_are_asked_for(opened: Open, state: State) -> None:
+    reader, deaf = opened(xids="yes"), opened(xids="no")
+    assert facts(reader).xids == ()
+    state.all(xid=48, xid_gpu=1, xid_serial=1)
+    assert facts(deaf).xids == ()
+    reading = reader.read()
+    (heard,) = reading.facts.xids
+    assert (heard.xid, heard.pci, reading.urgent) == (48, "0000:2b:00", True)
+    again = reader.read()
+    assert (again.facts.xids, again.urgent) == ((heard,), False)  # in every report for a while, once by its id
+    state.all(xid=94, xid_serial=2)
+    assert [event.xid for event in facts(reader).xids] == [48, 94]
+
+
+def test_a_driver_that_tells_no_xids_is_no_fault(opened: Open, state: State) -> None:
+    state.all(**{"refuse:nvmlEventSetCreate": 3})
+    found = facts(opened(xids="yes"))
+    assert (found.xids, [gpu.error for gpu in found.gpus]) == ((), [None, None])
+    state.all(**{"refuse:nvmlEventSetCreate": None})
+    state.gpu(0, **{"refuse:nvmlDeviceRegisterEvents": 15})
+    state.all(xid=48, xid_gpu=1, xid_serial=3)
+    assert [event.xid for event in facts(opened(xids="yes")).xids] == [48]

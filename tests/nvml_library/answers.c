@@ -11,6 +11,7 @@
  *   name, name_hex, uuid, bus_id, serial, vbios, inforom, utilization, memory_utilization, total, used, reserved,
  *   power_mw, limit_mw, default_mw, temperature, memory_temperature, margin, slowdown, sm_clock, memory_clock, mask,
  *   generation, generation_max, width, width_max, persistence, ecc, mig, mig_pending, mig_instances, banks_none,
+ *   xid, xid_gpu, xid_serial (an event, told once for each serial)
  *   fabric_state, fabric_status, fabric_mask, fabric_summary, fabric_version (3, 2; 1: no V), links, pids (a,b,c)
  * $GPUWATCH_TEST_NVML_DELAYS: a table `function,microseconds`, what each call takes. */
 #include <stdio.h>
@@ -294,6 +295,23 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldV
     values[i].valueType = NVML_VALUE_TYPE_UNSIGNED_LONG_LONG;
     values[i].value.ullVal = number(GPU(device), scoped, number(GPU(device), key, usual_field(GPU(device), values[i].fieldId)));
   }
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set) { ENTER_LIBRARY(); *set = (nvmlEventSet_t)1; return NVML_SUCCESS; }
+nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set) { ENTER_LIBRARY(); return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long types, nvmlEventSet_t set) { ENTER(device); return types == nvmlEventTypeXidCriticalError ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT; }
+/* `xid 48` and `xid_gpu 3`: told once for each value of `xid_serial` */
+nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned int timeoutms) {
+  static unsigned long long told;
+  ENTER_LIBRARY();
+  unsigned long long serial = number(-1, "xid_serial", 0);
+  if (!serial || serial == told) { usleep(timeoutms * 1000); return NVML_ERROR_TIMEOUT; }
+  told = garbled ? told : serial;
+  memset(data, 0, sizeof *data);
+  data->device = (nvmlDevice_t)(long)(number(-1, "xid_gpu", 0) + 1);
+  data->eventType = nvmlEventTypeXidCriticalError;
+  data->eventData = number(-1, "xid", 48);
   return NVML_SUCCESS;
 }
 
