@@ -105,7 +105,7 @@ class _Reader:
             if len(data) < FILE_BYTES:
                 unreadable_count += age_s > JUST_MADE_S
                 continue
-            writer = self._writer(path, data, inode, owner)
+            writer = self._writer(path, data, inode, owner, age_s)
             record = _record(path, data) if writer else None
             if writer is None or record is None:
                 unreadable_count += 1
@@ -148,7 +148,7 @@ class _Reader:
         self._passed = begin + MAX_FILES - len(known)
         return known + (rest[begin:] + rest[:begin])[: MAX_FILES - len(known)], set(found)
 
-    def _writer(self, path: str, data: bytes, inode: int, owner: int) -> _Writer | None:
+    def _writer(self, path: str, data: bytes, inode: int, owner: int, age_s: float) -> _Writer | None:
         identity = (inode, data[HEADER_CRC_OFFSET:RECORD_OFFSET])
         known = self._writers.get(path)
         if known is not None and known.identity == identity:
@@ -168,7 +168,11 @@ class _Reader:
             pid=pid,
             start_ticks=ticks,
             comparable=self._sees_others and (namespace in (0, self._namespace) or not self._namespace),
-            this_boot=not any(boot) or not any(self._boot) or boot == self._boot,
+            # Some containers show a boot id of their own: what was written since this boot is of this boot.
+            this_boot=not any(boot)
+            or not any(self._boot)
+            or boot == self._boot
+            or age_s < self._clock.monotonic_ns() / 1e9,
             fixed=(
                 _text(run),
                 _text(attempt),

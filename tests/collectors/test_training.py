@@ -158,7 +158,7 @@ def patched(path: Path, at: int, new: bytes, *, header: bool = False) -> None:
     [
         pytest.param(24, (1).to_bytes(8, "little"), False, id="the-pid-was-given-to-another"),
         pytest.param(24, (0).to_bytes(8, "little"), True, id="start-not-known"),
-        pytest.param(40, b"\x01" * 16, False, id="an-earlier-boot"),
+        pytest.param(40, b"\x01" * 16, True, id="another-boot-id-in-a-container"),
         pytest.param(40, b"\x00" * 16, True, id="boot-not-known"),
         pytest.param(440, (1).to_bytes(8, "little"), None, id="a-container's-own-pids"),
         pytest.param(8, (2**31 - 7).to_bytes(4, "little"), False, id="no-such-pid"),
@@ -167,6 +167,18 @@ def patched(path: Path, at: int, new: bytes, *, header: bool = False) -> None:
 def test_life(reader: training._Reader, folder: Path, at: int, new: bytes, alive: bool | None) -> None:
     path = Path(Heartbeat("opt", directory=folder).path)
     patched(path, at, new, header=True)
+    assert one(reader).alive is alive
+
+
+@pytest.mark.parametrize(("age_s", "boot", "alive"), [(2000, b"\x01" * 16, False), (2000, b"\0" * 16, True),
+                                                      (500, b"\x01" * 16, True)])  # fmt: skip
+def test_a_file_of_an_earlier_boot(
+    reader: training._Reader, folder: Path, clock: Clock, age_s: int, boot: bytes, alive: bool
+) -> None:
+    """The clock says that this machine is up for 1000 s."""
+    path = Path(Heartbeat("opt", directory=folder).path)
+    patched(path, 40, boot, header=True)
+    os.utime(path, (time.time() - age_s,) * 2)
     assert one(reader).alive is alive
 
 
