@@ -83,6 +83,7 @@ class Agent:
         self.nvml: Envelope | None = None  # None: eight healthy GPUs
         self.events: tuple[KernelEvent, ...] = ()
         self.beats: tuple[Beat, ...] = ()
+        self.extra: tuple[Envelope, ...] = ()  # of other collectors, with each report
         self.interval_s = 5.0
 
     def xid(self, number: int, event_id: str = "e1", pci: str = "0000:1a:00") -> None:
@@ -119,6 +120,7 @@ class Agent:
         envelopes = [msgspec.structs.replace(nvml, at_unix_ns=now_ns), log]
         if self.beats:
             envelopes.append(Envelope("training", now_ns, 0.01, "ok", facts=_raw(TrainingFacts(self.beats))))
+        envelopes += self.extra
         return Report(
             2,
             self.slot,

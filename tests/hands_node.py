@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from gpuwatch.clock import Clock
 from gpuwatch.hands.carry import Hands
 from gpuwatch.hands.journal import Journal
 from gpuwatch.hands.node import Node
@@ -22,14 +23,17 @@ GPU_UUID, GPU_PCI = "GPU-5a1b2c3d-0000-1111-2222-333344445555", "0000:9b:00"
 class HandsNode:
     """One machine with hands. What they did stands in `did`, a line a command."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, *, clock: Clock | None = None, signer: Signer | None = None, machine: str = MACHINE
+    ) -> None:
         self.folder = folder
-        self.clock = FakeClock()
-        self.boot = BOOT
+        self.fake = FakeClock()
+        self.clock: Clock = clock or self.fake
+        self.machine, self.boot = machine, BOOT
         self.proc, self.driver = folder / "proc", folder / "proc" / "driver" / "nvidia"
         self.proc.mkdir()
         self.gpu()
-        self.signer = self.new_key("order")
+        self.signer = signer or self.new_key("order")
         self.settings = self.usual()
         self.hands = self.begin()
 
@@ -42,7 +46,7 @@ class HandsNode:
         """Everything is allowed; each command writes down that it was run."""
         note = ("/bin/sh", "-c", 'echo "$@" >> "$0"', str(self.folder / "did"))
         usual: dict[str, Any] = {
-            "machine": MACHINE,
+            "machine": self.machine,
             "public_keys": (self.signer.public,),
             "state_dir": self.folder / "state",
             "order_file": self.folder / "order",
@@ -80,7 +84,7 @@ class HandsNode:
             Node(settings=self.settings, clock=self.clock),
             Journal(self.settings.state_dir),
             self.clock,
-            machines=(MACHINE,),
+            machines=(self.machine,),
             boot=self.boot,
         )
 
@@ -89,20 +93,20 @@ class HandsNode:
         self.hands.close()
         if boot:
             self.boot = boot
-            self.clock.monotonic = 20 * NS
+            self.fake.monotonic = 20 * NS
         self.hands = self.begin()
 
     def order(self, kind: str = "restart_service", target: str = "slurmd.service", **changed: Any) -> Order:
         """A good order for now, except for what is changed."""
         self.hands.tick()
         usual: dict[str, Any] = {
-            "machine": MACHINE,
+            "machine": self.machine,
             "boot_id": self.boot,
             "action_id": "act-1",
             "kind": kind,
             "target": target,
             "nonce": self.hands.facts().nonce,
-            "expires_monotonic_ns": self.clock.monotonic + 60 * NS,
+            "expires_monotonic_ns": self.clock.monotonic_ns() + 60 * NS,
             "because": "Xid 79",
         }
         return Order(**(usual | changed))

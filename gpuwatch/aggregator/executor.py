@@ -239,6 +239,9 @@ class Executor:
             after = s.passed(msgspec.structs.replace(saga, **dict(result.changes)), at_ns)
             lines: list[LedgerLine] = [s.step_line(after, saga.step, "done", at_ns, result.because)]
             lines += [self._lifecycle_line(saga, machine, to, at_ns) for machine, to in result.lifecycles]
+            for machine in result.repaired:
+                self._store.clear_events(machine)
+                self._fleet.repaired(machine, self._clock.monotonic_ns())
             self._save(after, lines)
             for machine, to in result.lifecycles:
                 self._fleet.set_lifecycle(machine, to, self._clock.monotonic_ns())

@@ -114,6 +114,13 @@ class Fleet:
             if record is not None:
                 record.ordered_boot = boot
 
+    def repaired(self, machine: str, now_monotonic_ns: int) -> None:
+        """What its kernel said so far is history."""
+        with self._lock:
+            record = self._machines.get(machine)
+            if record is not None:
+                record.repaired_monotonic_ns = now_monotonic_ns
+
     def retire(self, machine: str) -> None:
         """It left the fleet for good; another machine that waits in the slot takes it."""
         with self._lock:

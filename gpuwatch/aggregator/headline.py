@@ -12,7 +12,13 @@ from gpuwatch.aggregator.scene import Scene
 
 _DOUBTED = ("suspect", "unknown")  # silent, or not looked into: neither sick nor well, and not to be shown as green
 
-_BEING = {"replace": "replaced", "reimage": "reimaged", "drain": "drained", "resume": "given back"}
+_BEING = {
+    "replace": "replaced",
+    "reimage": "reimaged",
+    "repair": "repaired",
+    "drain": "drained",
+    "resume": "given back",
+}
 
 
 def headline(

@@ -7,7 +7,7 @@ An acknowledged report's events are on the disk. A repeated report is acknowledg
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
@@ -38,8 +38,7 @@ REMEMBERED_REPORTS = 32  # bodies of one machine: one that comes again after mor
 KERNEL_LOG, TRAINING = "kernel_log", "training"
 MAX_NAMES = 64  # of unknown collectors that get a counter of their own
 _ACK = msgspec.json.Encoder()
-_OK = _ACK.encode(Ack(ok=True))
-_AGAIN = _ACK.encode(Ack(ok=True, repeated=True))
+_USUAL = (_ACK.encode(Ack(ok=True)), _ACK.encode(Ack(ok=True, repeated=True)))  # new, and seen before
 _HEADERS = [(b"content-type", b"application/json")]
 
 
@@ -69,7 +68,10 @@ class Ingest:
         examine: Callable[[NodeView, Moment, Iterable[str], tuple[Finding, ...] | None], tuple[Finding, ...]],
         clock: Clock,
         wake: Callable[[], None],
+        replies: Mapping[str, tuple[bytes, bytes]] | None = None,
     ) -> None:
+        """`replies`: machine -> how its reports are answered, new ones and repeated ones, where not as usual."""
+        self._replies = {} if replies is None else replies
         self._fleet = fleet
         self._keeper = keeper
         self._examine = examine  # the rules that run when a report arrives: see `examiner`
@@ -138,12 +140,13 @@ class Ingest:
         if len(recent) > REMEMBERED_REPORTS:
             del recent[next(iter(recent))]
         self.last_heard_monotonic_ns = received.monotonic_ns
+        ok, again = self._replies.get(report.machine, _USUAL)
         if known or (record.heard is not None and repeats(record.heard, report)):
             self.counts["repeated"] += 1
             record.heard = absorb(record.heard or record.prior, report, received)
-            return _AGAIN
+            return again
         self._apply(record, _on_our_clock(report, record.heard, received), received)
-        return _OK
+        return ok
 
     # the request
 

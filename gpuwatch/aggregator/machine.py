@@ -51,6 +51,7 @@ class Machine:
         "pool",
         "prior",
         "prior_seen",
+        "repaired_monotonic_ns",
         "run",
         "scheduler",
         "slot",
@@ -71,6 +72,7 @@ class Machine:
         self.lifecycle_monotonic_ns = 0  # when it last changed in this process
         self.first_seen_monotonic_ns = now_monotonic_ns
         self.ordered_boot = ""  # the boot that an action of ours ends; by the executor's threads
+        self.repaired_monotonic_ns = 0  # its kernel events up to then are history; by the executor's threads
         self.prior: Prior | None = None  # known of an earlier process of ours
         self.prior_seen: LastSeen | None = None
         self.heard: Heard | None = None  # by the server's thread
@@ -87,11 +89,13 @@ class Machine:
     def current_view(self, expires_ns: int, now_monotonic_ns: int) -> NodeView:
         """The view, built again only if something changed. For the brain's thread."""
         heard, events, lifecycle, fills = self.heard, self.events, self.lifecycle, self.fills_slot
+        repaired_ns = self.repaired_monotonic_ns
         was = self.viewed
         unchanged = was and was[0] is heard and was[1] is events and was[2] is lifecycle and was[3] is fills
+        unchanged = unchanged and was[4] == repaired_ns
         if self.view is None or not unchanged or now_monotonic_ns >= self.view_until_ns:
             self.view, self.view_until_ns = build_view(self, heard, events, expires_ns, now_monotonic_ns)
-            self.viewed = (heard, events, lifecycle, fills)
+            self.viewed = (heard, events, lifecycle, fills, repaired_ns)
         return self.view
 
     def last_seen(self) -> LastSeen:
@@ -123,7 +127,7 @@ def build_view(
     until_ns = NEVER_NS
     live: list[AgedEvent] = []
     if heard is not None and events:  # of this boot and not expired; the rest are history and never cause an action
-        limit_ns = now_monotonic_ns - expires_ns
+        limit_ns = max(now_monotonic_ns - expires_ns, record.repaired_monotonic_ns)
         live = [aged for aged in events if aged.event.boot_id == heard.boot and aged.monotonic_ns > limit_ns]
         until_ns = min((aged.monotonic_ns for aged in live), default=NEVER_NS) + expires_ns
     sources: dict[str, Source] = {}

@@ -38,6 +38,8 @@ STEP_WORDS = {
     "resume": "giving it back to the scheduler",
     "release": "releasing the old machine",
     "reimage": "asking the cloud for a fresh system disk",
+    "sign": "waiting for a word of its hands",
+    "order": "ordering a repair from its hands",
     "ended": "waiting for the attempt to end",
     "undo_resume": "giving it back to the scheduler",
     "undo_create": "releasing the unusable new machine",

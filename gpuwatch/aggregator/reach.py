@@ -9,6 +9,7 @@ from typing import Any
 from gpuwatch.aggregator import saga as s
 from gpuwatch.aggregator.fleet import Fleet
 from gpuwatch.aggregator.guard import Guard
+from gpuwatch.aggregator.order_desk import OrderDesk
 from gpuwatch.aggregator.saga import Saga
 from gpuwatch.aggregator.scene import Scene
 from gpuwatch.aggregator.witnesses import Witness
@@ -17,6 +18,8 @@ from gpuwatch.model.moment import Moment
 from gpuwatch.model.policy import Policy
 from gpuwatch.model.states import Health, Lifecycle
 from gpuwatch.schedulers import Scheduler, SchedulerSnapshot
+
+_REPLACES = frozenset({s.CREATE, s.RELEASE, s.REIMAGE, s.SIGN, s.ORDER})  # steps that mode `drain` does not go to
 
 
 class Held(Exception):
@@ -30,6 +33,7 @@ class Done:
     changes: Mapping[str, Any] = field(default_factory=dict)  # fields of the saga
     lifecycles: tuple[tuple[str, Lifecycle], ...] = ()  # machine -> what it is from now on
     because: str = ""
+    repaired: tuple[str, ...] = ()  # machines whose kernel events so far are history
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,7 @@ class Reach:
     guard: Guard
     scene: Callable[[], Scene]
     policies: Mapping[str, Policy]
+    desk: OrderDesk = field(default_factory=OrderDesk)
     scheduler: Scheduler | None = None
     cloud: Cloud | None = None
     scheduler_witness: Witness[SchedulerSnapshot] | None = None
@@ -95,7 +100,7 @@ class Hands:
         """Raise `Held` unless a call may be made now."""
         action = self.saga.action
         objection = self.reach.guard.objection(
-            action.slot, action.pool, harmful=harmful, replaces=self.saga.step in (s.CREATE, s.RELEASE, s.REIMAGE)
+            action.slot, action.pool, harmful=harmful, replaces=self.saga.step in _REPLACES
         )
         if objection:
             raise Held(objection)

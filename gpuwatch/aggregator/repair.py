@@ -14,7 +14,7 @@ from gpuwatch.model.states import SICK, Health, Lifecycle
 def emptied(hands: Hands, because: str = "") -> Result:
     """Nothing runs there any more. From here on its silence is a reboot that we ordered, where one is."""
     action = hands.saga.action
-    if action.kind != "reimage":
+    if action.kind not in ("reimage", "repair"):
         return Done({}, ((action.machine, Lifecycle.DRAINED),), because)
     record = hands.reach.fleet.get(action.machine)
     if record is None or record.heard is None:  # since our start: which boot is to end is not known
@@ -78,10 +78,12 @@ def proven(hands: Hands) -> Result:
     if verdict.health is Health.HEALTHY:
         return Done()
     if verdict.health in SICK:
-        return Failed(f"a fresh system disk did not cure it: {verdict.because}")
+        cure = "a fresh system disk" if saga.action.kind == "reimage" else f"{saga.action.order} by its own hands"
+        return Failed(f"{cure} did not cure it: {verdict.because}")
     return Waiting(f"it is judged {verdict.health}")
 
 
 def undo_repair(hands: Hands) -> Result:
     """It stays drained: what comes next is for the planner, or for whoever took it over."""
+    hands.reach.desk.take_back(hands.saga.action.machine)
     return Done({}, ((hands.saga.action.machine, Lifecycle.DRAINED),))

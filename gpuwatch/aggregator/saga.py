@@ -9,11 +9,13 @@ from __future__ import annotations
 import msgspec
 
 from gpuwatch.model.ledger import ActionStep
+from gpuwatch.model.order import Order
 from gpuwatch.model.plan import Action, Done
 
 DRAIN, END_JOB, EMPTY = "drain", "end_job", "empty"
 CREATE, JOIN, VALIDATE, ADOPT, RESUME, RELEASE = "create", "join", "validate", "adopt", "resume", "release"
 REIMAGE = "reimage"
+SIGN, ORDER = "sign", "order"
 ENDED = "ended"  # restart_job: the attempt is over
 UNDO_RESUME, UNDO_CREATE = "undo_resume", "undo_create"
 UNDO_REPAIR = "undo_repair"  # it stays out, and is no longer being repaired
@@ -23,6 +25,7 @@ _ORDERS: dict[tuple[str, str], tuple[str, ...]] = {
     ("replace", "grow_first"): (*_EMPTYING, CREATE, JOIN, VALIDATE, ADOPT, RESUME, RELEASE),
     ("replace", "release_first"): (*_EMPTYING, RELEASE, CREATE, JOIN, VALIDATE, ADOPT, RESUME),
     ("reimage", ""): (*_EMPTYING, REIMAGE, JOIN, VALIDATE, RESUME),
+    ("repair", ""): (*_EMPTYING, SIGN, ORDER, JOIN, VALIDATE, RESUME),
     ("drain", ""): _EMPTYING,
     ("restart_job", ""): (END_JOB, ENDED),
     ("resume", ""): (RESUME,),
@@ -50,7 +53,8 @@ class Saga(msgspec.Struct, frozen=True, kw_only=True):
     acted: tuple[str, ...] = ()  # jobs that were signalled, requeued or cancelled
     drained: bool = False  # our drain stands in the scheduler
     passed: tuple[str, ...] = ()  # steps that are done
-    boot: str = ""  # reimage: the boot that is to end
+    boot: str = ""  # reimage, repair: the boot that is to end
+    order: Order | None = None  # repair: as it is signed
 
     @property
     def step(self) -> str:
@@ -97,7 +101,7 @@ def undo(saga: Saga, how: str, because: str, now_unix_ns: int) -> Saga:
         steps = (UNDO_CREATE,)  # never leave a machine that is billed and used by nobody
     elif saga.drained and how == "cancelled":
         steps = (UNDO_RESUME,)
-    elif saga.action.kind == "reimage" and EMPTY in saga.passed:
+    elif saga.action.kind in ("reimage", "repair") and EMPTY in saga.passed:
         steps = (UNDO_REPAIR,)
     if not steps:
         return msgspec.structs.replace(saga, outcome=how, because=because, step_unix_ns=now_unix_ns)
@@ -134,4 +138,5 @@ def remembered(saga: Saga, started_monotonic_ns: int | None) -> Done:
         started_monotonic_ns=started_monotonic_ns,
         ended=bool(saga.outcome),
         outcome=saga.outcome,
+        order=action.order,
     )

@@ -48,6 +48,7 @@ class Senses:
         cloud_witness: Witness[CloudSnapshot] | None,
         lag_s: Callable[[], float],
         heard_monotonic_ns: Callable[[], int | None],
+        order_key: str = "",
     ) -> None:
         self._settings = settings
         self._policies = settings.policies()
@@ -65,6 +66,7 @@ class Senses:
         self._cloud_witness = cloud_witness
         self._lag_s = lag_s
         self._heard_monotonic_ns = heard_monotonic_ns
+        self._order_key = order_key
         self._last_runs: tuple[RunView, ...] = ()
         self._runs_again_ns = 0
         self._known: set[str] = set()  # machines of the last tick
@@ -164,4 +166,5 @@ class Senses:
             blind_because=blind,
             started_monotonic_ns=self._started.monotonic_ns,
             policies=self._policies,
+            order_key=self._order_key,
         )

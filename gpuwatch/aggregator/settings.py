@@ -46,6 +46,12 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     tls_key_file: Path | None = None
 
 
+class HandsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[hands]`: how nodes are told to mend themselves. A relative path is relative to the settings file."""
+
+    key_file: Path | None = None  # the private key that signs orders: `gpuwatch hands keygen`
+
+
 class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[cluster]`."""
 
@@ -75,6 +81,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     scheduler: dict[str, Any] = {}
     rules: dict[str, Any] = {}
     alertmanager: AlertmanagerSettings = AlertmanagerSettings()
+    hands: HandsSettings = HandsSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +117,7 @@ class Settings:
     rules: Mapping[str, tuple[Rule[Any], Any]]
     fleet_rules: Mapping[str, tuple[FleetRule[Any], Any]]
     alertmanager: AlertmanagerSettings = field(default_factory=AlertmanagerSettings)
+    order_key_file: Path | None = None  # with which orders to the hands of nodes are signed
 
     def policies(self) -> dict[str, Policy]:
         """Pool name -> its policy."""
@@ -132,6 +140,12 @@ def load(path: Path) -> Settings:
         raise AssertionError("convert names a fault or gives a value")
     pools, places, rest = _pools(file.pools, str(path), faults)
     _check_modes(pools, cloud, scheduler, str(path), faults)
+    key_file = file.hands.key_file
+    faults += [
+        Fault(str(path), f"pools.{name}.policy.local_repair", "[hands] with a key_file, to sign orders", "none")
+        for name, pool in pools.items()
+        if pool.policy.local_repair and key_file is None
+    ]
     server = _resolve(file.server, path.parent)
     if (server.tls_cert_file is None) != (server.tls_key_file is None):
         faults.append(Fault(str(path), "server.tls_key_file", "a key and its certificate", "only one of them"))
@@ -148,6 +162,7 @@ def load(path: Path) -> Settings:
         rules=rules,
         fleet_rules=fleet_rules,
         alertmanager=alert_settings.resolved(file.alertmanager, path.parent),
+        order_key_file=None if key_file is None else path.parent / key_file,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from gpuwatch.aggregator import repair
+from gpuwatch.aggregator import local_repair, repair
 from gpuwatch.aggregator import saga as s
 from gpuwatch.aggregator.groups import group_refusal
 from gpuwatch.aggregator.reach import Cancelled, Done, Failed, Hands, Result, Waiting
@@ -121,6 +121,8 @@ def join(hands: Hands) -> Result:
     saga = hands.saga
     if saga.action.kind == "reimage":
         return repair.back(hands)
+    if saga.action.kind == "repair":
+        return local_repair.back(hands)
     record = hands.reach.fleet.get(saga.new_machine)
     if record is not None and record.cloud is not None and record.cloud.state in ("failed", "gone"):
         return Failed(f"the cloud says that {saga.new_machine} is {record.cloud.state}: {record.cloud.because}")
@@ -138,7 +140,7 @@ def join(hands: Hands) -> Result:
 def validate(hands: Hands) -> Result:
     """Judged like any other node, it is found healthy before any work comes to it."""
     saga = hands.saga
-    if saga.action.kind == "reimage":
+    if saga.action.kind in ("reimage", "repair"):
         return repair.proven(hands)
     health = hands.scene.health(saga.new_machine)
     verdict = hands.scene.verdicts.get(saga.new_machine)
@@ -239,6 +241,8 @@ BEFORE: Mapping[str, Callable[[Hands], Result | None]] = {
     s.CREATE: before_harm,
     s.RELEASE: before_harm,
     s.REIMAGE: before_harm,
+    s.SIGN: before_harm,
+    s.ORDER: before_harm,
 }
 
 STEPS: Mapping[str, Callable[[Hands], Result]] = {
@@ -252,6 +256,8 @@ STEPS: Mapping[str, Callable[[Hands], Result]] = {
     s.RESUME: resume,
     s.RELEASE: release,
     s.REIMAGE: repair.reimage,
+    s.SIGN: local_repair.sign,
+    s.ORDER: local_repair.give,
     s.ENDED: ended,
     s.UNDO_RESUME: undo_resume,
     s.UNDO_CREATE: undo_create,
@@ -265,6 +271,8 @@ def deadline_s(step: str, policy: Policy) -> float | None:
         return None  # they have their own deadlines, after which they act
     if step in (s.CREATE, s.JOIN, s.VALIDATE, s.REIMAGE):
         return policy.join_deadline_s
+    if step == s.ORDER:
+        return policy.order_deadline_s
     return max(policy.empty_deadline_s, 60.0)
 
 

@@ -12,19 +12,21 @@ from collections.abc import Iterator, Mapping
 from math import floor
 
 from gpuwatch.model.evidence import SharedCause
+from gpuwatch.model.facts.hands import HandsFacts
 from gpuwatch.model.moment import Moment
 from gpuwatch.model.plan import Action, Done, Objection, Plan, PlanMemory
 from gpuwatch.model.policy import Policy
 from gpuwatch.model.verdict import Judgement, Verdict
 from gpuwatch.model.view import FleetView, NodeView
 
-HARM = ("drain", "replace", "reimage")
+HARM = ("drain", "replace", "reimage", "repair")
 OUT_OF_SERVICE = ("cordoned", "draining", "drained", "repairing", "replacing", "validating", "quarantined")
 SICK_WORDS = ("degraded", "driver_failed", "dead")
 MODES_FOR = {
     "drain": ("approve", "drain", "replace"),
     "replace": ("approve", "replace"),
     "reimage": ("approve", "replace"),
+    "repair": ("approve", "replace"),
     "restart_job": ("approve", "drain", "replace"),
     "resume": ("approve", "drain", "replace"),
     "ask_approval": ("approve",),
@@ -134,6 +136,8 @@ class _Eyes:
             yield from self._against_owner(view, absent)
         if action.kind == "reimage":
             yield from self._against_reimage(action, view, verdict, policy)
+        if action.kind == "repair":
+            yield from self._against_repair(action, view, verdict, policy)
         yield from self._against_haste(action, policy)
 
     def _against_death(self, view: NodeView, verdict: Verdict) -> Iterator[str]:
@@ -160,9 +164,7 @@ class _Eyes:
             yield "the policy reimages nothing"
         if verdict.health.value != "driver_failed":
             yield f"it is {verdict.health.value}: no fresh disk cures that"
-        last = view.last_report_monotonic_ns
-        quiet_ns = policy.silent_after_intervals * view.interval_s * 1e9
-        if last is None or self.now.monotonic_ns - last > quiet_ns or view.said_goodbye():
+        if self._is_quiet(view, policy):
             yield "it does not speak: what ails it is not known"
         against = [e for e in verdict.evidence if e.argues_for.value in SICK_WORDS and e.subject.kind != "run"]
         if not against or not all(e.software for e in against):
@@ -174,6 +176,40 @@ class _Eyes:
             mine = done.kind == "reimage" and done.machine == action.machine and done.outcome != "cancelled"
             if mine and self._age_s(done) < policy.reimage_again_s:
                 yield "it was reimaged not long ago"
+
+    def _against_repair(self, action: Action, view: NodeView, verdict: Verdict, policy: Policy) -> Iterator[str]:
+        if action.order not in policy.local_repair:
+            yield f"the policy orders no {action.order or 'repair without a name'}"
+        if self._is_quiet(view, policy) or verdict.health.value == "dead":
+            yield "it does not speak: no order reaches it"
+        hands = view.facts.get(HandsFacts)
+        if hands is None or hands.refuses or not self.fleet.order_key or self.fleet.order_key not in hands.keys:
+            yield "its hands take no orders of ours"
+            return
+        may = {
+            "restart_service": action.target in hands.units,
+            "reset_gpu": hands.may_reset_gpu and action.target != "",
+            "reboot": hands.may_reboot and action.target == "",
+        }
+        if not may.get(action.order, False):
+            yield f"its hands do not allow {action.order} {action.target}".rstrip()
+        against = [e for e in verdict.evidence if e.argues_for.value in SICK_WORDS and e.subject.kind != "run"]
+        fits = {
+            "restart_service": [e for e in against if e.service == action.target],
+            "reset_gpu": [e for e in against if e.action == "reset_gpu" and e.subject.id.endswith(action.target)],
+            "reboot": [e for e in against if e.action in ("reset_gpu", "reboot")],
+        }
+        if not against or len(fits.get(action.order, ())) < len([e for e in against if not e.note]):
+            yield f"not all that is said against it asks for {action.order}"
+        for done in self.memory.actions:
+            same = done.kind == "repair" and done.machine == action.machine and done.order == action.order
+            if same and done.outcome != "cancelled" and self._age_s(done) < policy.repair_again_s:
+                yield f"{action.order} was tried not long ago"
+
+    def _is_quiet(self, view: NodeView, policy: Policy) -> bool:
+        last = view.last_report_monotonic_ns
+        quiet_ns = policy.silent_after_intervals * view.interval_s * 1e9
+        return last is None or self.now.monotonic_ns - last > quiet_ns or view.said_goodbye()
 
     def _against_haste(self, action: Action, policy: Policy) -> Iterator[str]:
         before = [d for d in self.memory.actions if d.slot == action.slot and d.kind != "ask_approval"]

@@ -17,7 +17,7 @@ from gpuwatch.model.states import OUT, Health, Lifecycle
 from gpuwatch.model.verdict import Verdict
 from gpuwatch.model.view import FleetView, NodeView
 
-TAKES_OUT = frozenset({"drain", "replace", "reimage"})
+TAKES_OUT = frozenset({"drain", "replace", "reimage", "repair"})
 Refusal = tuple[str, str]
 """Why not: the reason's name, and the sentence."""
 

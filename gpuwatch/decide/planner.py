@@ -176,6 +176,8 @@ class _Planner:
                 fault=fault,
                 takes_out=takes_out,
                 cause=verdict.cause,
+                order=want.order,
+                target=want.target,
             )
         )
 

@@ -17,6 +17,7 @@ from gpuwatch.model.verdict import Verdict
 from gpuwatch.model.view import FleetView, NodeView
 
 OURS_TO_RESUME = frozenset({Lifecycle.CORDONED, Lifecycle.DRAINING, Lifecycle.DRAINED})
+TOOK_OUT = ("drain", "reimage", "repair")
 EVENT_CAUSES = ("xid_", "sxid_")
 """Causes that only an event told: that it was not seen again is no repair."""
 
@@ -38,7 +39,7 @@ def returning(
         return None
     if under_way(memory, view.slot) is not None:
         return None
-    drain = next((d for d in reversed(past) if d.kind in ("drain", "reimage") and d.machine == view.machine), None)
+    drain = next((d for d in reversed(past) if d.kind in TOOK_OUT and d.machine == view.machine), None)
     refusal = _refusal(view, policy, drain, past, memory, fleet, now)
     if refusal is not None or drain is None:
         reason, because = refusal or ("drain_unknown", "")

@@ -1,7 +1,8 @@
 """What ought to be done with one node, were there no limits: the first step from its verdict, its lifecycle, the mode.
 
 Replace is for what no job's end and no person can mend from afar: dead, a failed driver, a GPU that wants a reset, a
-reboot or a new board (in this version nothing on the node resets or reboots; a new machine cures all of these).
+reboot or a new board; a new machine cures all of these.
+Repair, where the policy and the node's own hands allow it, comes before: see `local_repair`.
 Reimage, where the policy says so, is for what is installed alone: the same hardware comes back with a fresh disk. Once:
 sick again, or not cured, it is replaced.
 Only drain, and tell a person: what asks for the provider, and what may be the application's (a soft fault's jobs may
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gpuwatch.decide.limits import age_s
+from gpuwatch.decide.local_repair import next_rung
 from gpuwatch.model.evidence import Evidence
 from gpuwatch.model.moment import Moment
 from gpuwatch.model.plan import ActionKind, Done
@@ -35,6 +37,8 @@ class Wanted(msgspec.Struct, frozen=True):
     kind: ActionKind | None
     reason: str = ""
     because: str = ""
+    order: str = ""  # repair: see Action
+    target: str = ""
 
 
 def wanted(
@@ -59,10 +63,14 @@ def wanted(
         if verdict.soft and view.lifecycle not in EMPTY:
             words = "its jobs may end first: the fault is soft"
             return Wanted(None, "in_progress", f"it is {view.lifecycle.value}; {words}") if out else Wanted("drain")
+    rung = next_rung(view, verdict, policy, fleet, past, now)
+    if rung.kind is not None:
+        return Wanted("repair", because=rung.because, order=rung.kind, target=rung.target)
     owner = group_refusal(view, fleet)
     if owner:
         return Wanted(None, "group_owner", owner) if out else Wanted("drain", because=f"not replaced: {owner}")
-    return _reimage_or_replace(view, verdict, policy, fleet, past, now)
+    want = _reimage_or_replace(view, verdict, policy, fleet, past, now)
+    return msgspec.structs.replace(want, because="; ".join(filter(None, (want.because, rung.because))))
 
 
 def _reimage_or_replace(

@@ -44,6 +44,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Only a suspicion until it has been seen for so many seconds on end, or for that time of the pool's policy."""
     software: bool = False  # of what is installed, as far as is known: a reimage or a reboot may cure it
     due_monotonic_ns: int | None = None  # what a note announces comes then: DEGRADED when the policy acts on it
+    service: str = ""  # a unit of this node whose restart may cure it
     note: bool = False  # told to people and counts for nothing: a node with notes alone is healthy
 
     def cause_key(self) -> str:

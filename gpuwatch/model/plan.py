@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-ActionKind = Literal["drain", "replace", "reimage", "restart_job", "resume", "ask_approval"]
+ActionKind = Literal["drain", "replace", "reimage", "repair", "restart_job", "resume", "ask_approval"]
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +23,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     run: str = ""  # restart_job: whose attempt
     attempt: str = ""
     cause: str = ""  # see Evidence.cause_key: the attempt caps count by machine and cause
+    order: str = ""  # repair: what the node's hands are told to do (OrderKind)
+    target: str = ""  # of the order
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +66,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     started_monotonic_ns: int | None  # None: before the aggregator's last start
     ended: bool
     outcome: str = ""  # done | failed | cancelled; empty while open
+    order: str = ""  # repair: see Action
 
 
 class PlanMemory(msgspec.Struct, frozen=True, kw_only=True):

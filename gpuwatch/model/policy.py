@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from gpuwatch.model.order import OrderKind
+
 Seconds = Annotated[float, msgspec.Meta(ge=0.0)]
 Ratio = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -46,6 +48,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     empty_deadline_s: Seconds = 600.0  # after the job action; then power-off
     replace_order: Literal["grow_first", "release_first"] = "grow_first"
     software_fault: Literal["replace", "reimage"] = "replace"  # of a missing, mismatched or wedged driver
+    local_repair: tuple[OrderKind, ...] = ()  # what the hands of its nodes may be told to do, before any replacement
+    repair_again_s: Seconds = 86_400.0  # sick again so soon after one: not the same again, but the next rung
+    order_deadline_s: Seconds = 1800.0  # until the hands have answered: for a reboot those of the next boot
     reimage_again_s: Seconds = 604_800.0  # sick again so soon after a reimage: another machine, not another reimage
     drain_before_maintenance_s: Seconds = 0.0  # so long before the cloud reboots or takes a machine; 0: it is only told
     max_attempts_per_machine: Annotated[int, msgspec.Meta(ge=1)] = 2  # per cause; then quarantine and a person

@@ -136,3 +136,4 @@ class FleetView:
     blind_because: str = ""  # not empty: the aggregator suspects itself; nobody is condemned for silence
     started_monotonic_ns: int = 0
     policies: Mapping[str, Policy] = field(default_factory=dict)  # by pool; a pool without one has the default
+    order_key: str = ""  # the public key with which we sign orders to the hands of nodes; empty: we cannot

@@ -56,6 +56,7 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Iterator[Evidenc
             kind="fabric_manager_down" if fatal else "",
             must_last="driver_grace_s" if fatal else 0.0,
             software=True,
+            service=unit.name if fatal else "",
             note=not fatal,
         )
 

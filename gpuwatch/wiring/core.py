@@ -19,6 +19,7 @@ from gpuwatch.aggregator.ingest import Ingest, Keeper
 from gpuwatch.aggregator.jobs import Jobs
 from gpuwatch.aggregator.journal import Journal
 from gpuwatch.aggregator.lives import Lives
+from gpuwatch.aggregator.order_desk import OrderDesk
 from gpuwatch.aggregator.people import People
 from gpuwatch.aggregator.reach import Reach
 from gpuwatch.aggregator.scene import Scene, Stage
@@ -31,6 +32,7 @@ from gpuwatch.model.moment import Moment
 from gpuwatch.model.plan import PlanMemory
 from gpuwatch.runs.track import from_ledger
 from gpuwatch.schedulers import Scheduler, SchedulerSnapshot
+from gpuwatch.sdk.ed25519 import Signer
 from gpuwatch.store.sqlite import Store
 
 RUN_KINDS = (
@@ -91,7 +93,7 @@ class Core:
         clock: Clock,
         lag_s: Callable[[], float],
     ) -> None:
-        """`lag_s`: how far the server is behind. Raises `StoreError`."""
+        """`lag_s`: how far the server is behind. Raises `StoreError`, and what a wrong key raises."""
         now = Moment(clock.unix_ns(), clock.monotonic_ns())
         self.stage = stage = Stage(Scene(now=now))
         self.fleet = fleet = restored_fleet(settings, store, now)
@@ -103,8 +105,11 @@ class Core:
             human_holds=self.people.holds,
             scene=lambda: stage.scene,
         )
+        key_file = settings.order_key_file
+        self.desk = desk = OrderDesk(None if key_file is None else Signer(key_file))
         reach = Reach(
             fleet=fleet,
+            desk=desk,
             guard=self.guard,
             scene=lambda: stage.scene,
             policies=settings.policies(),
@@ -127,7 +132,13 @@ class Core:
         report_rules = {name: rule for name, rule in settings.rules.items() if rule[0].on == "report"}
         examiner = Examiner(report_rules)
         self.ingest = ingest = Ingest(
-            fleet=fleet, secret=secret, keeper=keeper, examine=examiner.findings, clock=clock, wake=self.wake
+            fleet=fleet,
+            secret=secret,
+            keeper=keeper,
+            examine=examiner.findings,
+            clock=clock,
+            wake=self.wake,
+            replies=desk.replies,
         )
         self.journal = Journal(store, now)
         jobs = Jobs(
@@ -150,6 +161,7 @@ class Core:
             cloud_witness=hands.cloud_witness,
             lag_s=lag_s,
             heard_monotonic_ns=lambda: ingest.last_heard_monotonic_ns,
+            order_key=desk.key,
         )
         self.brain = Brain(
             settings=settings,

@@ -133,8 +133,8 @@ def test_hold_stops_a_reboot_between_its_steps(node: HandsNode) -> None:
 def test_one_reboot_in_six_hours_of_running(node: HandsNode, ran_s: float, wall_s: float, refused: bool) -> None:
     node.answer(node.order("reboot", ""))
     node.again(boot="boot-2")
-    node.clock.unix += int(wall_s * NS)
-    node.clock.monotonic = int(ran_s * NS)
+    node.fake.unix += int(wall_s * NS)
+    node.fake.monotonic = int(ran_s * NS)
     state, why = node.answer(node.order("reboot", "", action_id="act-2"))
     assert (state == "refused") is refused
     assert not refused or "h of running ago; once in 6 h is allowed" in why
@@ -144,7 +144,7 @@ def test_running_adds_up_over_boots(node: HandsNode) -> None:
     node.answer(node.order("reboot", ""))
     for number in range(2, 5):  # 3 boots of 3 hours each
         node.again(boot=f"boot-{number}")
-        node.clock.monotonic = int(3 * HOUR_S * NS)
+        node.fake.monotonic = int(3 * HOUR_S * NS)
         node.hands.tick()
     node.again(boot="boot-5")
     assert node.answer(node.order("reboot", "", action_id="act-2"))[0] == "failed"  # it was tried: 9 h are over
@@ -192,7 +192,7 @@ def test_what_cannot_be_written_down_is_not_done(
     assert [line.split()[0] for line in node.did()] == did
     assert node.hands.facts().refuses == "the journal cannot be written"
     monkeypatch.setattr(FullDisk, "left", 10**9)
-    node.clock.pass_s(200)
+    node.fake.pass_s(200)
     node.hands.tick()
     assert node.hands.facts().refuses == ""
     node.again()

@@ -112,15 +112,15 @@ def test_a_nonce_is_good_once(node: HandsNode) -> None:
 
 def test_a_nonce_ends_by_the_monotonic_clock(node: HandsNode) -> None:
     order = node.order(expires_monotonic_ns=10**18)
-    node.clock.monotonic += 300 * 10**9
-    node.clock.unix -= 3600 * 10**9  # an hour back helps nobody
+    node.fake.monotonic += 300 * 10**9
+    node.fake.unix -= 3600 * 10**9  # an hour back helps nobody
     node.hands.tick()
     assert node.answer(order) == ("refused", "its nonce was used already, has expired, or was never given out here")
 
 
 def test_the_earlier_nonce_is_good_while_the_next_is_given_out(node: HandsNode) -> None:
     order = node.order(expires_monotonic_ns=10**18)
-    node.clock.pass_s(200)
+    node.fake.pass_s(200)
     node.hands.tick()
     assert node.hands.facts().nonce != order.nonce
     assert node.answer(order)[0] == "done"

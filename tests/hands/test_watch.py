@@ -66,12 +66,12 @@ def test_the_same_order_laid_again_is_the_same(node: HandsNode, watch: Watch) ->
 def test_nothing_new_is_not_told_all_the_time(node: HandsNode, watch: Watch) -> None:
     watch.turn(node.hands)
     first = node.settings.status_file.stat().st_ino
-    node.clock.pass_s(TELL_EVERY_S - 1)
+    node.fake.pass_s(TELL_EVERY_S - 1)
     watch.turn(node.hands)
     assert node.settings.status_file.stat().st_ino == first
-    node.clock.pass_s(1)
+    node.fake.pass_s(1)
     watch.turn(node.hands)
-    assert told(node).told_monotonic_ns == node.clock.monotonic
+    assert told(node).told_monotonic_ns == node.fake.monotonic
 
 
 def test_while_it_is_done_it_is_told_that_it_was_begun(node: HandsNode, watch: Watch) -> None:
