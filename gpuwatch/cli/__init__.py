@@ -54,11 +54,16 @@ def aggregator(config: Config = Path("/etc/gpuwatch/aggregator.toml")) -> None:
 
 @app.command()
 def decode(
-    files: Annotated[list[str], typer.Argument(help="Logs to explain; `-` reads standard input; or a number or name: 79, sxid20034, nvme_lost.")],
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            help="Logs to explain; `-` reads standard input; or a number or name: 79, sxid20034, nvme_lost."
+        ),
+    ],
     as_json: AsJson = False,
     summary: Annotated[bool, typer.Option("--summary", help="With --json: one last object, the decision.")] = False,
 ) -> None:
-    """Explain a pasted log: each fault of GPUs and node, where, how bad, what to do. `gpuwatch decode 79` looks a number up."""
+    """Explain a pasted log: each fault of GPUs and node, how bad, what to do. `gpuwatch decode 79` looks a number up."""
     from gpuwatch.wiring import decode as wiring
 
     raise typer.Exit(wiring.run(files, as_json=as_json, summary=summary))
