@@ -63,7 +63,7 @@ def decode(
     as_json: AsJson = False,
     summary: Annotated[bool, typer.Option("--summary", help="With --json: one last object, the decision.")] = False,
 ) -> None:
-    """Explain a pasted log: each fault of GPUs and node, how bad, what to do. `gpuwatch decode 79` looks a number up."""
+    """Explain a pasted log: each fault of GPUs and node, how bad, what to do. Looks a number up too: `decode 79`."""
     from gpuwatch.wiring import decode as wiring
 
     raise typer.Exit(wiring.run(files, as_json=as_json, summary=summary))
