@@ -89,7 +89,7 @@ class Node:
         if self.says("ALLOCATED", "ALLOC", "MIXED", "MIX", "COMPLETING", "COMP"):
             return "allocated"
         idle = self.says("IDLE", "PLANNED", "RESERVED", "RESV", "MAINT")
-        return "idle" if idle and not self.says("NOT_RESPONDING") else "unknown"
+        return "idle" if idle and not self.says("NOT_RESPONDING", "REBOOT_ISSUED", "REBOOT") else "unknown"
 
 
 def from_text(answer: str) -> tuple[Node, ...]:
