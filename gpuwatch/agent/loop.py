@@ -57,6 +57,7 @@ class Loop:
         self._manager = manager
         self._status = status
         self._reload = reload  # at SIGHUP, between two turns
+        self._at_terminal = False  # there a SIGHUP means that it was closed
         self._hung_up = False
         self._chance = chance or random.Random()
         self._wake_out, self._wake_in = os.pipe()
@@ -88,6 +89,7 @@ class Loop:
 
     def run(self) -> Goodbye:
         """Until stopped, by a signal or by `stop`. Installs handlers for SIGTERM, SIGINT and SIGHUP."""
+        self._at_terminal = os.isatty(0)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         settled = False
@@ -215,7 +217,7 @@ class Loop:
         return Moment(self._clock.unix_ns(), self._clock.monotonic_ns())
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGHUP:
+        if number == signal.SIGHUP and not self._at_terminal:
             self._hung_up = True
             self.wake()
             return

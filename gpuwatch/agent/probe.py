@@ -44,7 +44,8 @@ def leaf(source: str) -> Collector[Any]:
 
 def main(source: str) -> int:
     """Read and tell until standard input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP):  # the agent's business, also where the whole unit is told
+        signal.signal(number, signal.SIG_IGN)
     out = os.dup(1)
     os.dup2(2, 1)  # a library that prints must not print into our frames
     orders = json.loads(_first_line())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -135,6 +136,33 @@ def test_a_storm_of_hang_ups_does_no_harm(node: Node, aggregator: Aggregator) ->
     seen = len(aggregator.reports)
     until(lambda: len(aggregator.reports) > seen + 3, node.log)
     assert node.stop() < 2.0
+
+
+def test_a_hang_up_of_the_whole_unit_ends_no_probe(node: Node, aggregator: Aggregator) -> None:
+    pid = node.probe_record()["pid"]
+    os.kill(pid, signal.SIGHUP)
+    hang_up(node, "is taken over")
+    seen = len(aggregator.reports)
+    until(lambda: any(status_is("nvml", "ok")(report) for _, report in aggregator.reports[seen + 3 :]), node.log)
+    assert node.probe_record()["pid"] == pid
+
+
+def test_a_terminal_that_is_closed_ends_the_agent_with_a_goodbye(node: Node, aggregator: Aggregator) -> None:
+    node.stop()
+    leader, terminal = os.openpty()
+    words = [sys.executable, "-m", "gpuwatch.wiring.agent", "--config", str(node.folder / "agent.toml")]
+    agent = subprocess.Popen(words, env=node.environment, stdin=terminal, stderr=subprocess.PIPE)
+    os.close(terminal)
+    seen = len(aggregator.reports)
+    try:
+        until(lambda: len(aggregator.reports) > seen + 1, node.log)
+        agent.send_signal(signal.SIGHUP)
+        assert agent.wait(10) == 0
+    finally:
+        agent.kill()
+        agent.communicate()
+        os.close(leader)
+    aggregator.wait(lambda report: report.goodbye is not None and report.goodbye.reason == "stopped by SIGHUP")
 
 
 def test_the_driver_is_released_on_request_and_taken_again(node: Node, aggregator: Aggregator) -> None:
