@@ -84,7 +84,7 @@ def run_as(
     found: dict[str, Any] = {"role": role, "level": "unknown", "granted": False}
     try:
         settings, doors = _settings(config or (AGENT_CONFIG if AGENT_CONFIG.exists() else None))
-        settings = _narrowed(settings, doors, only)
+        settings = _at_home(_narrowed(settings, doors, only))
         work = _for_role(role, settings, doors, expected_gpus, look_s)
         raw = apart(work, max(0.5, deadline_s - REST_S / 3 - (time.monotonic() - begun_s)))
         found |= {"because": f"the look did not end within {deadline_s:g} s"} if raw is None else json.loads(raw)
@@ -172,6 +172,15 @@ def _narrowed(settings: Settings, doors: Mapping[str, Collector[Any]], only: Seq
         raise UsageError(f"{', '.join(off)}: off in the settings", next_step="leave it out, or set enabled = true")
     wanted = {name: table for name, table in settings.collectors.items() if not only or name in only}
     return msgspec.structs.replace(settings, collectors=wanted)
+
+
+def _at_home(settings: Settings) -> Settings:
+    """For a scheduler no file server is asked: one that hangs is no fault of this node."""
+    tables = {
+        name: msgspec.structs.replace(table, network_mounts=False) if hasattr(table, "network_mounts") else table
+        for name, table in settings.collectors.items()
+    }
+    return msgspec.structs.replace(settings, collectors=tables)
 
 
 def _look(settings: Settings, doors: Mapping[str, Collector[Any]], gpus: int | None, deadline_s: float) -> Look:

@@ -236,3 +236,18 @@ def test_a_look_that_never_ends_is_left_behind() -> None:
     assert apart(lambda: b"done", 5.0) == b"done"
     assert apart(lambda: b"x" * 3_000_000, 5.0) == b"x" * 3_000_000
     assert apart(lambda: [][1], 5.0) is None
+
+
+def test_for_a_scheduler_no_file_server_is_asked(
+    machine: Machine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(*_: Any) -> Any:
+        (machine.folder / "asked").touch()  # the look is another process: it can only leave a file
+        return ()
+
+    monkeypatch.setattr("gpuwatch.sdk.mount_probe.MountProbe.ask", asked)
+    assert scan.run_as("prolog", config=machine.config(), only=("host",)) == 0
+    assert not (machine.folder / "asked").exists()
+    scan.run(config=machine.config(), only=("host",))
+    assert (machine.folder / "asked").exists()
+    capsys.readouterr()
