@@ -17,10 +17,17 @@ TEXT_CHARACTERS = 400
 SUBJECT_CHARACTERS = 120
 FOLD_NS = 10 * 10**9  # repeats within one such stretch of time are one event
 QUIET_NS = 60 * 10**9  # what drains nobody (a flood of corrected errors) is told once in this time, with a count
+MOST_CRASHES = 32  # in this time of one Xid on one GPU that only repetition drains: 11,760 in a burst are one crash
 ONE_LOSS_NS = 60 * 10**9  # a lost GPU is told in up to three ways within a moment
 MOST_REMEMBERED = 1024  # GPUs that a log can name: far more than a node has, far fewer than a forger can invent
 
 Key = tuple[object, ...]
+
+
+class _Quiet(msgspec.Struct):
+    since_ns: int
+    told: int
+    held: int = 0
 
 
 class Telling:
@@ -31,7 +38,7 @@ class Telling:
         self._boot = ""
         self._last: Line | None = None
         self._losses: dict[str | None, tuple[int, str, bool]] = {}  # GPU -> when, boot, told in words only
-        self._quiet: dict[Key, tuple[int, int]] = {}  # what drains nobody -> when it was told, and how often since
+        self._quiet: dict[Key, _Quiet] = {}
 
     def tell(self, lines: list[Line]) -> list[KernelEvent]:
         """The events of these lines. No lines: nothing more comes, what was begun is told."""
@@ -54,15 +61,12 @@ class Telling:
         if event.xid == 79 and self._told_already(event, line):
             return
         repeats = line.record.repeats
-        if event.xid is None and event.drain != "yes":
-            before = self._heard_lately(event, line)
-            if before is None:
-                return
-            repeats += before
         key = (line.boot_id, line.at_unix_ns // FOLD_NS, event.fold_key(), event.pid)
         known = found.get(key)
         if known is None:
-            found[key] = kernel_event(event, line, number, repeats)
+            before = 0 if event.drain == "yes" or event.clears else self._held_back(event, line)
+            if before is not None:
+                found[key] = kernel_event(event, line, number, repeats + before)
             return
         count = known.count + repeats
         blamed = "via" in event.details and event.pci != known.pci  # a bus error that has found its device
@@ -71,17 +75,22 @@ class Telling:
             known = msgspec.structs.replace(worse, id=known.id, at_unix_ns=known.at_unix_ns)
         found[key] = msgspec.structs.replace(known, count=count)
 
-    def _heard_lately(self, event: Event, line: Line) -> int | None:
-        """How often it was held back since it was last told; None: hold it back too."""
+    def _held_back(self, event: Event, line: Line) -> int | None:
+        """How often it came since it was last told; None: hold this one back too. A storm must not push out what is
+        fatal, and nobody wants to read it."""
+        most = MOST_CRASHES if event.xid is not None and event.drain == "after_count" else 1
         key = (line.boot_id, event.fold_key())
-        told = self._quiet.get(key)
-        if told is not None and 0 <= line.at_unix_ns - told[0] < QUIET_NS:
-            self._quiet[key] = (told[0], told[1] + line.record.repeats)
-            return None
-        if len(self._quiet) > MOST_REMEMBERED:
-            self._quiet.clear()
-        self._quiet[key] = (line.at_unix_ns, 0)
-        return told[1] if told is not None else 0
+        quiet = self._quiet.get(key)
+        if quiet is None or not 0 <= line.at_unix_ns - quiet.since_ns < QUIET_NS:
+            if len(self._quiet) > MOST_REMEMBERED:
+                self._quiet.clear()
+            self._quiet[key] = _Quiet(line.at_unix_ns, 1)
+            return 0 if quiet is None else quiet.held
+        if quiet.told < most:
+            quiet.told += 1
+            return 0
+        quiet.held += line.record.repeats
+        return None
 
     def _told_already(self, event: Event, line: Line) -> bool:
         """An Xid 79 and the words about the same GPU around it are one fault."""

@@ -84,14 +84,32 @@ def test_a_flood_of_what_drains_nobody_is_told_once_a_minute_with_its_count(node
         node.clock.pass_s(1)
         told += [event.count for event in node.say(*[CORRECTED] * 100)]
     assert len(told) == 3
-    assert told[0] == 1
-    assert told[1] == 1 + 60 * 100 - 1, "what was held back is in the next"
+    assert told[0] == 100
+    assert told[1] == 100 + 59 * 100, "what was held back is in the next"
 
 
 def test_a_flood_hides_no_fault(node: Node) -> None:
     node.say(*[CORRECTED] * 100)
     events = node.say(*[CORRECTED] * 50, XID, *[CORRECTED] * 50)
     assert [event.xid for event in events] == [79]
+
+
+def test_a_storm_of_one_crash_is_not_thousands_of_events_and_hides_no_fault(node: Node) -> None:
+    xid = "NVRM: Xid (PCI:0000:05:00): {number}, pid={pid}, name=python3, Ch 00000008"
+    told = [event for _ in range(20) for event in node.say(*(xid.format(number=45, pid=n) for n in range(588)))]
+    assert sum(event.xid == 45 for event in told) <= 2
+    told = list(node.say(*(xid.format(number=31, pid=n) for n in range(5000)), XID.replace("0000:05", "0000:06")))
+    while (reading := node.reader.read()).more:
+        told += list(reading.facts.events)
+    told += list(reading.facts.events)
+    assert sum(event.xid == 31 for event in told) == 32
+    assert sum(event.xid == 79 for event in told) == 1
+
+
+def test_good_news_is_never_held_back(node: Node) -> None:
+    news = "NVRM: Xid (PCI:0000:05:00): 154, GPU recovery action changed from 0x1 (x) to 0x{to} (y)"
+    told = [event.clears for n in range(6) for event in node.say(news.format(to=n % 2))]
+    assert told == [True, False, True, False, True, False]
 
 
 # the ring
