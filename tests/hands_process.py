@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from tests.agent_node import PATIENCE_S, Node
+from tests.agent_node import PATIENCE_S
 
 NOTE = 'echo "$@" >> "$0"'
 
@@ -17,17 +18,21 @@ NOTE = 'echo "$@" >> "$0"'
 class HandsProcess:
     """What it did stands in `did`, a line a command."""
 
-    def __init__(self, node: Node, public_key: str, *, boot: str) -> None:
-        self.folder = node.folder / "hands"
+    def __init__(self, folder: Path, machine: str, public_key: str, *, boot: str) -> None:
+        self.folder = folder
         (self.folder / "proc").mkdir(parents=True)
         (self.folder / "etc").mkdir(mode=0o755)
-        self._environment = node.environment | {"GPUWATCH_BOOT_ID": boot}
+        self._environment = os.environ | {"GPUWATCH_BOOT_ID": boot}
         self._public_key = public_key
-        self._machine = node.top["machine"]
+        self._machine = machine
         self._note = ["/bin/sh", "-c", NOTE, str(self.folder / "did")]
         self.processes: list[subprocess.Popen[bytes]] = []
-        order, status = str(self.folder / "order"), str(self.folder / "told" / "status")
-        node.hands |= {"enabled": True, "interval_s": 0.3, "order_file": order, "status_file": status}
+        self.collector = {  # what the agent's settings say of them
+            "enabled": True,
+            "interval_s": 0.3,
+            "order_file": str(self.folder / "order"),
+            "status_file": str(self.folder / "told" / "status"),
+        }
 
     def start(self, *, boot: str = "", **reboot: Any) -> None:
         """Start them; their errors go to hands.log."""

@@ -44,7 +44,8 @@ def signer(tmp_path: Path) -> Signer:
 
 @pytest.fixture
 def hands(node: Node, signer: Signer) -> Iterator[HandsProcess]:
-    made = HandsProcess(node, signer.public, boot=BOOT)
+    made = HandsProcess(node.folder / "hands", "m-1", signer.public, boot=BOOT)
+    node.hands |= made.collector
     yield made
     made.end()
 
