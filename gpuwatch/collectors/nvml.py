@@ -187,7 +187,8 @@ class _Reader:
             return code
         self._up, self._driver = True, None
         self._text_at_start = self._driver_text
-        self._slots = []
+        for slot in self._slots:
+            slot.ask_anew()
         self._xids.forget()
         return None
 
@@ -263,12 +264,12 @@ class _Reader:
             slot.slow = slow(asking, now_ns)
         error = asking.error()
         sets = (quick, slot.calm, slot.slow, slot.seldom)
+        if error is not None:
+            slot.doubt()
         if error is not None and (asking.lost or not asking.answered):
             gaps.append({"*": LOST.why} if error == GPU_IS_LOST else _gaps_of(sets))
             if error == GPU_IS_LOST:
-                names = slot.named
-                slot.forget()  # a stale handle has crashed monitors (XuehaiPan/nvitop#139)
-                slot.named = names
+                slot.ask_anew()  # a stale handle has crashed monitors (XuehaiPan/nvitop#139)
             return Gpu(index=index, error=error, **slot.named)
         values = _values_of(slot, sets)
         told = _gaps_of(sets)

@@ -68,11 +68,18 @@ class Slot(msgspec.Struct):
     slow: Answers | None = None
     seldom: Answers | None = None
 
-    def forget(self) -> None:
-        """Everything but its place: another board may sit there, or another driver tell of it."""
+    def ask_anew(self) -> None:
+        """Keep its names and what grew, until another name shows that another board sits there."""
         self.handle, self.links = None, None
-        self.named, self.absent, self.growth, self.questions = {}, {}, {}, {}
+        self.absent, self.questions = {}, {}
         self.calm = self.slow = self.seldom = None
+
+    def doubt(self) -> None:
+        """A kept answer that condemns the GPU is asked again in the next round: it may have been reset since."""
+        for name in ("calm", "slow", "seldom"):
+            answers: Answers | None = getattr(self, name)
+            if answers is not None and not CONDEMNS.isdisjoint(answers.codes):
+                setattr(self, name, None)
 
 
 class Asking:

@@ -156,7 +156,9 @@ def test_a_lost_gpu_does_not_hide_the_others_and_keeps_its_names(opened: Open, s
     assert [gpu.error for gpu in reading.facts.gpus].count(None) == 7
     assert facts(reader).gpus[3].error == 15
     state.gpu(3, error=None)
-    assert facts(reader).gpus[3] == before
+    back = facts(reader).gpus[3]
+    assert (back.error, back.uuid, back.utilization_ratio) == (None, before.uuid, before.utilization_ratio)
+    assert back.ecc_uncorrected_hour_count == 0  # its history is its own, as long as its name is the same
 
 
 def test_a_gpu_that_was_lost_before_we_began(opened: Open, state: State) -> None:

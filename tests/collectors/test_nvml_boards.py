@@ -162,6 +162,28 @@ def test_what_grew_and_how_long_clocks_were_held(opened: Open, state: State, mon
     assert facts(reader).gpus[1].pcie_replay_hour_count == 0
 
 
+def test_a_reset_that_was_done_is_seen_at_once(opened: Open, state: State) -> None:
+    reader = opened(calm_every=3, slow_every=6, seldom_every=60)
+    state.gpu(0, **{"refuse:nvmlDeviceGetEccMode": 16})
+    assert [facts(reader).gpus[0].error for _ in range(3)] == [16, 16, 16]
+    state.gpu(0, **{"refuse:nvmlDeviceGetEccMode": None})
+    assert [facts(reader).gpus[0].error for _ in range(2)] == [None, None]
+
+
+def test_a_new_start_of_the_library_does_not_forget_what_grew(
+    opened: Open, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml_growth, "STEP_NS", 0)
+    reader = opened()
+    facts(reader)
+    state.gpu(0, field__4=2)
+    assert facts(reader).gpus[0].ecc_uncorrected_hour_count == 2
+    state.all(**{"refuse:nvmlDeviceGetCount_v2": 1})
+    facts(reader)
+    state.all(**{"refuse:nvmlDeviceGetCount_v2": None})
+    assert facts(reader).gpus[0].ecc_uncorrected_hour_count == 2
+
+
 def test_another_board_at_the_same_place_inherits_nothing(opened: Open, state: State) -> None:
     reader = opened()
     facts(reader)
