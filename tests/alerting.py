@@ -15,6 +15,8 @@ from typing import Any
 from gpuwatch.aggregator.alert_desk import AlertDesk
 from gpuwatch.aggregator.alert_runs import AlertRuns
 from gpuwatch.aggregator.alert_settings import AlertmanagerSettings
+from gpuwatch.aggregator.coverage import coverage
+from gpuwatch.aggregator.metrics import Metrics
 from gpuwatch.aggregator.money import Money
 from gpuwatch.aggregator.needs import Needs
 from gpuwatch.aggregator.overview import Teller
@@ -156,4 +158,25 @@ def needs_of(centre: Centre) -> Needs:
         book=centre.book,
         policies=centre.settings.policies(),
         clock=centre.clock,
+    )
+
+
+def metrics_of(centre: Centre, money: Callable[[], Money] = lambda: Money(as_of_unix_ns=1)) -> Metrics:
+    """The metrics page of this centre."""
+    return Metrics(
+        clock=centre.clock,
+        stage=centre.stage,
+        fleet=centre.fleet,
+        ingest=centre.ingest,
+        executor=centre.executor,
+        guard=centre.guard,
+        book=centre.book,
+        witnesses=(centre.scheduler_witness, centre.cloud_witness),
+        money=money,
+        failures=lambda: centre.brain.failure_count,
+        covered=lambda: coverage(
+            centre.settings, centre.fleet, centre.stage.scene, centre.book.open, set(), centre.clock.monotonic_ns()
+        ),
+        needs=needs_of(centre).now,
+        sharing=Sharing(stage=centre.stage, clock=centre.clock).now,
     )

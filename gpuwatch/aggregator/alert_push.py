@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gpuwatch.aggregator.alert_settings import AlertmanagerSettings
 from gpuwatch.aggregator.alertmanager import AlertError, Alertmanager
@@ -88,8 +88,7 @@ class Pusher:
         if due and self._its_clock is None:
             self._post([])  # ask first what time it is
         refused: list[AlertError] = []
-        for at in range(0, max(1, len(due)), BATCH):
-            batch = due[at : at + BATCH]
+        for batch in _batches(due):
             refused += self._post(batch)
             self._told |= {alert.id: (alert.told(), now_ns) for alert in batch}
         if refused:
@@ -157,3 +156,11 @@ class Pusher:
         wait_s = 0.0
         while not self._stopped.wait(wait_s):
             wait_s = self.turn()
+
+
+def _batches(due: Sequence[Alert]) -> Iterator[Sequence[Alert]]:
+    """In the order of their ranks, none of two; one empty batch where nothing is due."""
+    for rank in sorted({alert.rank for alert in due}) or [0]:
+        same = [alert for alert in due if alert.rank == rank]
+        for at in range(0, max(1, len(same)), BATCH):
+            yield same[at : at + BATCH]

@@ -71,4 +71,5 @@ def alert_of_shared(
         started_unix_ns=together.since_unix_ns,
         ended_unix_ns=None,
         link=annotations["page_url"],
+        rank=0,
     )

@@ -58,6 +58,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     started_unix_ns: int
     ended_unix_ns: int | None  # None: it is open
     link: str
+    rank: int = 1  # what keeps others quiet is told before them: Alertmanager may page at once for what began long ago
 
     def over(self, at_unix_ns: int) -> Alert:
         """The same, ended."""
@@ -115,6 +116,7 @@ def alert_of(
         started_unix_ns=incident["detected_unix_ns"],
         ended_unix_ns=incident["closed_unix_ns"],
         link=link,
+        rank=1 if incident["machine"] else 2,  # a run's, of which no node is known yet
     )
 
 

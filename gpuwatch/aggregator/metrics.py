@@ -11,7 +11,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from gpuwatch import __version__
@@ -28,8 +28,6 @@ from gpuwatch.aggregator.scene import Stage
 from gpuwatch.aggregator.sharing import Together
 from gpuwatch.aggregator.witnesses import Witness
 from gpuwatch.clock import Clock
-
-CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
 class Metrics(Collector):
@@ -75,9 +73,10 @@ class Metrics(Collector):
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
-    def render(self) -> bytes:
-        """The page in the text format."""
-        return bytes(generate_latest(self._registry))
+    def render(self, accept: str = "") -> tuple[bytes, str]:
+        """The page in the format that is asked for, OpenMetrics or text, and its content type."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
 
     def collect(self) -> Iterator[Metric]:
         """All families. For prometheus_client."""

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from gpuwatch.aggregator.drift import Drift
 from gpuwatch.aggregator.grants import Grants
-from gpuwatch.aggregator.metrics import CONTENT_TYPE, Metrics
+from gpuwatch.aggregator.metrics import Metrics
 from gpuwatch.aggregator.orders import MAX_BODY_BYTES, Order, OrderError, Orders, read_order
 from gpuwatch.aggregator.overview import Teller
 from gpuwatch.errors import GpuwatchError
@@ -52,8 +52,9 @@ def application(
             )
         return found
 
-    async def scrape(_request: Request) -> Response:
-        return Response(await to_thread.run_sync(metrics.render), headers={"content-type": CONTENT_TYPE})
+    async def scrape(request: Request) -> Response:
+        text, content_type = await to_thread.run_sync(metrics.render, request.headers.get("accept", ""))
+        return Response(text, headers={"content-type": content_type, "vary": "accept"})
 
     async def show(_request: Request) -> Response:
         return await to_thread.run_sync(page.render)
