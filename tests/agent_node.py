@@ -163,6 +163,8 @@ class Node:
             "host": self.host,
             "hands": self.hands,
             "attribution": self.attribution,
+            # these would see the machine that tests, and start programs of their own
+            **{name: {"enabled": False} for name in ("infiniband", "pcie", "services")},
             "kernel_log": {"source": "file", "path": str(self.folder / "kernel.log"), "interval_s": 0.2},
             "training": {"directories": [str(self.folder / "beats")], "interval_s": 0.3},
         }
