@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from gpuwatch.aggregator.expected import expected_gpus
 from gpuwatch.aggregator.heard import Prior
 from gpuwatch.aggregator.machine import Machine, build_view
 from gpuwatch.aggregator.settings import Settings
@@ -190,7 +191,7 @@ class Fleet:
         place = self._settings.place(slot)
         record.pool, record.domain = place.pool, place.domain
         pool = self._settings.pools[place.pool]
-        record.expected_gpu_count = pool.gpus
+        record.expected_gpu_count = expected_gpus(pool)
         record.group = pool.group or record.group
 
     # what the witnesses say
