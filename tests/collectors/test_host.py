@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpuwatch.collectors import host
 from gpuwatch.model.facts.host import HostFacts
@@ -86,3 +89,50 @@ def test_a_missing_number_is_a_missing_series() -> None:
         "gpuwatch_host_load1": 0.0,
         "gpuwatch_host_boot_time_seconds": 5.0,
     }
+
+
+PROC = {
+    "meminfo": "MemTotal: 100 kB\nSwapTotal:  2048 kB\nSwapFree:  1024 kB\n",
+    "vmstat": "pgfault 1\noom_kill 3\n",
+    "pressure/memory": "some avg10=1.00 avg60=2.00 avg300=0.00 total=5\nfull avg10=0.00 avg60=12.50 avg300=0.00 total=5\n",
+    "self/mountinfo": "27 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw,discard\n",
+}
+
+
+def proc(root: Path, **changes: str | bytes) -> host.Settings:
+    for name, text in (PROC | changes).items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return host.Settings(proc_root=str(root), fstab=str(root / "fstab"))
+
+
+def test_what_proc_says(tmp_path: Path) -> None:
+    reading = host.open_reader(proc(tmp_path)).read()
+    facts: HostFacts = reading.facts
+    assert (facts.swap_total_bytes, facts.swap_used_bytes) == (2 << 20, 1 << 20)
+    assert (facts.oom_kill_count, facts.memory_stalled_ratio) == (3, 0.125)
+    assert [(disk.mount, disk.kind, disk.read_only) for disk in facts.disks] == [("/", "ext4", False)]
+    assert (facts.blocked_process_count, facts.zombie_process_count) == (0, 0)
+    assert reading.gaps.keys() == {"cpu_ratio"}
+
+
+def test_an_old_kernel_and_an_empty_proc(tmp_path: Path) -> None:
+    settings = proc(tmp_path, vmstat="pgfault 1\n")
+    (tmp_path / "pressure/memory").unlink()
+    reading = host.open_reader(settings).read()
+    assert (reading.facts.oom_kill_count, reading.facts.memory_stalled_ratio) == (None, None)
+    assert reading.gaps.keys() == {"cpu_ratio"}  # it cannot say: no fault of this node
+    gaps = host.open_reader(host.Settings(proc_root=str(tmp_path / "none"))).read().gaps
+    assert gaps.keys() >= {"blocked_process_count", "disks", "swap_total_bytes", "oom_kill_count"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    file=st.sampled_from(sorted(PROC)), text=st.binary(max_size=300) | st.sampled_from([b"full avg60=", b"oom_kill x"])
+)
+def test_any_bytes_in_any_file(file: str, text: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        reading = host.open_reader(proc(Path(folder), **{file: text})).read()
+        list(host.metrics(reading.facts))
+        assert reading.facts.memory_total_bytes is not None  # one bad file is a gap of its own
