@@ -94,7 +94,7 @@ def test_a_missing_number_is_a_missing_series() -> None:
 PROC = {
     "meminfo": "MemTotal: 100 kB\nSwapTotal:  2048 kB\nSwapFree:  1024 kB\n",
     "vmstat": "pgfault 1\noom_kill 3\n",
-    "pressure/memory": "some avg10=1.00 avg60=2.00 avg300=0.00 total=5\nfull avg10=0.00 avg60=12.50 avg300=0.00 total=5\n",
+    "pressure/memory": "some avg10=1.00 avg60=2.00 total=5\nfull avg10=0.00 avg60=12.50 total=5\n",
     "self/mountinfo": "27 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw,discard\n",
 }
 
