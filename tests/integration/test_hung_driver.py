@@ -104,29 +104,35 @@ def test_an_agent_that_is_killed_leaves_no_second_child(node: Node, state: State
 @pytest.fixture
 def freezer() -> Iterator[Path]:
     """A cgroup whose processes stand still in the kernel, deaf to SIGKILL: a true D state that a test can end."""
-    mounted = Path("/sys/fs/cgroup/freezer")
-    own: Path | None = None
-    if not (mounted / "cgroup.procs").exists():
-        own = Path(f"/tmp/gpuwatch-freezer-{os.getpid()}")
-        own.mkdir()
-        done = subprocess.run(
-            ["mount", "-t", "cgroup", "-o", "freezer", "none", str(own)], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            own.rmdir()
-            go_without("freezer", f"no cgroup v1 freezer: {done.stderr.strip()}")
-        mounted = own
-    group = mounted / f"gpuwatch-test-{os.getpid()}"
+    with contextlib.ExitStack() as stack:
+        mounted = Path("/sys/fs/cgroup/freezer")
+        if not (mounted / "cgroup.procs").exists():
+            mounted = stack.enter_context(_mounted_freezer())
+        group = mounted / f"gpuwatch-test-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError as error:
+            go_without("freezer", f"no cgroup can be made: {error}")
+        yield group
+        (group / "freezer.state").write_text("THAWED")
+        until(lambda: not (group / "cgroup.procs").read_text(), "the group to be empty")
+        until(lambda: _removed(group), "the group to go")
+
+
+@contextlib.contextmanager
+def _mounted_freezer() -> Iterator[Path]:
+    own = Path(f"/tmp/gpuwatch-freezer-{os.getpid()}")
+    own.mkdir()
     try:
-        group.mkdir()
-    except OSError as error:
-        go_without("freezer", f"no cgroup can be made: {error}")
-    yield group
-    (group / "freezer.state").write_text("THAWED")
-    until(lambda: not (group / "cgroup.procs").read_text(), "the group to be empty")
-    until(lambda: _removed(group), "the group to go")
-    if own is not None:
-        subprocess.run(["umount", str(own)], check=False)
+        words = ["mount", "-t", "cgroup", "-o", "freezer", "none", str(own)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode:
+            go_without("freezer", f"no cgroup v1 freezer: {done.stderr.strip()}")
+        try:
+            yield own
+        finally:
+            subprocess.run(["umount", str(own)], check=False)
+    finally:
         own.rmdir()
 
 
