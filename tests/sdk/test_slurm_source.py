@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -97,3 +98,18 @@ def test_what_is_no_number_of_a_job_is_not_asked_for(name: str) -> None:
     with pytest.raises(SchedulerError, match="no job of Slurm's"):
         Source(commands, "text").job(f"{name}.0")
     assert commands.asked == []
+
+
+def test_commands_that_are_not_there_or_cannot_be_run_are_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "squeue").write_text("#!/bin/sh\n")  # without the right to run it
+    for name in ("scontrol", "squeue"):
+        with pytest.raises(SchedulerError, match=f"{name} cannot be run") as caught:
+            Commands(timeout_s=1.0).run(name, "x")
+        assert caught.value.retry
+        assert "PATH" in caught.value.next_step
+    with pytest.raises(SchedulerError, match="embedded null byte") as caught:
+        Commands(timeout_s=1.0).run("scontrol", "\0")
+    assert not caught.value.retry
