@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from gpuwatch.faults import fabric_manager, nvml_codes
+from gpuwatch.faults import fabric_manager, nvml_words
 from gpuwatch.faults.event import Event
 from gpuwatch.faults.named import named
 from gpuwatch.faults.prefix import Record, clean, is_syslog_head, wall_clock
@@ -20,16 +20,11 @@ WORDS = (*fabric_manager.WORDS, " carrier", "NVML: ")
 
 _TAGGED = re.compile(r"(?P<tag>[\w.-]{4,40})(?:\[\d{1,10}\])?: (?P<said>.*)", re.DOTALL)
 _SLURM_LOG = re.compile(
-    r"\[\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?\] (?:\[[\w.+]+\] )?(?P<said>error: NVML: .*)", re.DOTALL
+    r"\[\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?\] (?:\[[\w.+]+\] )?(?P<said>error: .*NVML: .*)", re.DOTALL
 )
 _CARRIER = re.compile(r"(?P<dev>ib[\w.-]*): (?P<what>Lost|Gained) carrier")  # others are containers' and management's
 _NVML = re.compile(r"(?:error: )?NVML: .*?\((?P<code>\d{1,4})\): (?P<words>.*)", re.DOTALL)
-NVML_KINDS = {
-    nvml_codes.DRIVER_NOT_LOADED: "driver_not_loaded",
-    nvml_codes.GPU_IS_LOST: "gpu_lost",
-    nvml_codes.VERSION_MISMATCH: "driver_mismatch",
-    nvml_codes.UNKNOWN_ERROR: "nvml_unknown_error",
-}
+_NVML_WORDS = re.compile(r"(?:error: )?Failed to init(?:ialize)? NVML: (?P<words>.*)", re.DOTALL)
 
 
 def networkd(said: str) -> Event | None:
@@ -44,11 +39,10 @@ def networkd(said: str) -> Event | None:
 def slurm(said: str) -> Event | None:
     """What NVML answered Slurm's daemon, by its number (LSSI-ETH/plmfit#40). Most numbers are no fault."""
     found = _NVML.match(said)
-    if found is None:
-        return None
-    code = int(found["code"])
-    kind = NVML_KINDS.get(code)
-    return named(kind, said, details={"code": code}) if kind is not None else None
+    if found is not None:
+        return nvml_words.told(said, int(found["code"]))
+    found = _NVML_WORDS.match(said)
+    return nvml_words.told(said, nvml_words.code_of(found["words"])) if found is not None else None
 
 
 Grammar = Callable[[str], Event | None]

@@ -8,7 +8,7 @@ from gpuwatch.faults.event import Event
 from gpuwatch.faults.named import function_address, named
 from gpuwatch.model.identity import pci_address
 
-STARTS = (b"CA '", b"Infiniband device '", b"\t", b"    ")
+STARTS = (b"CA '", b"Infiniband device '", b"\t", b"    ", b"TOTAL_ERR_")
 
 _LSPCI = re.compile(
     r"(?P<pci>(?:[0-9a-f]{4,5}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) (?P<kind>[A-Z0-9][\w /.()-]*?)(?: \[[0-9a-f]{4}\])?: "
@@ -25,6 +25,8 @@ _PHYS = re.compile(
     r"[1-7]: (?P<state>Sleep|Polling|Disabled|PortConfigurationTraining|LinkUp|LinkErrorRecovery|Phy Test)"
 )
 _NO_VALUE = re.compile(r"N/A(?: \(no PMA\))?|Unknown(?: speed)?|<unknown>")
+_TOTAL = re.compile(r"TOTAL_ERR_(?P<kind>COR|NONFATAL|FATAL) (?P<count>\d{1,18})$")
+_TOTALS = {"COR": "aer_corrected", "NONFATAL": "aer_nonfatal", "FATAL": "aer_fatal"}
 _WIDTH = re.compile(r"\S*/(?P<pci>[0-9a-f]{4,5}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])/current_link_width:(?:63|255)")
 
 
@@ -58,6 +60,14 @@ def value(text: str) -> Event | None:
     if found is not None:
         return named("pci_all_ones", word, pci=function_address(found["pci"]))
     return None
+
+
+def error_total(line: str) -> Event | None:
+    """The last line of an `aer_dev_…` file below /sys, where it counts anything."""
+    found = _TOTAL.match(line)
+    if found is None or not int(found["count"]):
+        return None
+    return named(_TOTALS[found["kind"]], line, details={"errors": int(found["count"])})
 
 
 class PortText:

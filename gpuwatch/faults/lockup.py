@@ -28,7 +28,7 @@ HEADS = (
     "VFS: file-max",
     "traps: ",
 )
-WORDS = ("]: segfault at ",)
+WORDS = ("]: segfault at ", "] general protection ", "] trap ")
 LONG_S = 60  # a virtual machine that was paused reports what a busy one does: up to half a minute
 MANY_CPUS = 2
 
@@ -48,13 +48,14 @@ _OOPS = re.compile(
     r"BUG: (?:kernel NULL pointer dereference|unable to handle )|kernel BUG at \S+:\d+!"
     r"|Oops: (?:[0-9a-f]{4}|\w[\w ,]*) ?\[#\d+\]|general protection fault.*\[#\d+\]|Internal error: Oops"
 )
+_WORK = re.compile(r"BUG: workqueue lockup - pool .* stuck for (?P<seconds>\d{1,9})s!")
 _FILES = re.compile(r"VFS: file-max limit \d+ reached")
 _SEGFAULT = re.compile(  # the kernel knows 15 bytes of a name; what is longer has another program's words before it
     r"(?P<name>[^\n]{1,15}?)\[(?P<pid>\d{1,10})\]: segfault at \S+ ip \S+ sp \S+ error \w+"
     r"(?: in (?P<lib>[^\s\[]+)(?:\[[^\]]*\])?)?"
 )
 _TRAP = re.compile(
-    r"traps: (?P<name>[^\n]{1,64}?)\[(?P<pid>\d{1,10})\] (?:trap )?(?P<trap>[\w -]+?) ip:\S+ sp:\S+ error:\w+"
+    r"(?:traps: )?(?P<name>[^\n]{1,15}?)\[(?P<pid>\d{1,10})\] (?:trap )?(?P<trap>[\w -]+?) ip:\S+ sp:\S+ error:\w+"
     r"(?: in (?P<lib>[^\s\[]+))?"
 )
 
@@ -86,6 +87,9 @@ def read(message: str) -> Event | None:
             subject=f"{found['name']} {lib or ''}",
             details={"lib": lib, "trap": trap},
         )
+    found = _WORK.match(message)
+    if found is not None:
+        return named("workqueue_lockup", message, details={"seconds": int(found["seconds"])})
     found = _HARD.match(message)
     if found is not None:
         return named("hard_lockup", message, details={"cpu": int(found["cpu"])})

@@ -11,8 +11,8 @@ import re
 from gpuwatch.faults.event import Event
 from gpuwatch.faults.named import ADDRESS, address_of, function_address, named
 
-HEADS = ("pcieport ",)
-WORDS = ("AER: ", "PCIe ", "device inaccessible")
+HEADS = ("pcieport ", "dpc 0")
+WORDS = ("AER: ", "PCIe ", "inaccessible", "; giving up")
 PORT = "pcieport"
 
 _HEAD = rf"(?P<driver>[\w-]+) (?P<pci>{ADDRESS})(?: [\w.-]+)?: "
@@ -23,12 +23,15 @@ _RECEIVED = re.compile(
 )
 _NO_RECOVERY = re.compile(rf"{_HEAD}(?:AER: )?can't recover \(no error_detected callback\)")
 _RECOVERY = re.compile(rf"{_HEAD}(?:AER: )?device recovery (?P<how>failed|successful)")
-_CONTAINED = re.compile(rf"{_HEAD}DPC: containment event, status:")
+_CONTAINED = re.compile(rf"(?P<driver>{PORT}|dpc) (?P<pci>{ADDRESS})(?::pcie\d+)?: DPC:? containment event, status:")
 _BANDWIDTH = re.compile(
     rf"{_HEAD}[\d.]+ Gb/s available PCIe bandwidth, limited by (?P<speed>[\d.]+) GT/s PCIe x(?P<now>\d+) link at "
     rf"(?P<at>{ADDRESS}) \(capable of [\d.]+ Gb/s with (?P<best>[\d.]+) GT/s PCIe x(?P<max>\d+) link\)"
 )
-_GONE = re.compile(rf"{_HEAD}(?:Unable to change power state|can't change power state) .*device inaccessible")
+_GONE = re.compile(
+    rf"{_HEAD}(?:(?:Unable to|can't) change power state .*(?:device|config space) inaccessible"
+    r"|not ready \d+ms after [\w ]+; giving up)"
+)
 _NO_SOURCE = "0000:00:00.0"  # the port did not record it
 
 

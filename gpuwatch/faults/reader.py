@@ -138,11 +138,12 @@ class LogReader:
             self._words = raw[:80].decode("utf-8", "replace") if len(raw) < 80 else ""
         elif self._words and raw.strip():
             self._words = ""
-        listed = b"(rev ff)" in raw
-        if not listed and not raw.startswith(_TOOLS):
+        listed, lost = b"(rev ff)" in raw, b"[GPU is lost]" in raw
+        if not listed and not lost and not raw.startswith(_TOOLS):
             return False
         text = prefix.clean(raw.decode("utf-8", "replace"))
-        event = listing_text.bus_line(text) if listed else None
+        event = listing_text.bus_line(text) if listed else self._tools.lost(text) if lost else None
+        event = event or listing_text.error_total(text)
         events = [event] if event is not None else [*self._tools.hear(text), *self._ports.hear(text)]
         for event in events:
             self._listener.tell(event, Record(message=event.text, line=self.lines))

@@ -7,36 +7,29 @@ from __future__ import annotations
 
 import re
 
-from gpuwatch.faults import recovery
+from gpuwatch.faults import nvml_codes, nvml_words, recovery, smi_query
 from gpuwatch.faults.catalogue import recovery_actions
 from gpuwatch.faults.event import Detail, Event
 from gpuwatch.faults.named import ADDRESS, named
 from gpuwatch.model.identity import pci_address
 
 STARTS = (
-    *(b"|", b"    ", b"\t", b"GPU 0", b"Unable to determine", b"Failed to initialize NVML"),
-    *(b"NVIDIA-SMI ", b"NVML lib", b"No devices were found"),
+    *(b"|", b"    ", b"\t", b"GPU 0", b"Unable to determine", b"Failed to ", b"pynvml.", b"NVMLError_"),
+    *(b"NVIDIA-SMI ", b"NVML lib", b"No devices were found", b"nvidia-container-cli: "),
 )
 
 _HANDLE = re.compile(
     rf"Unable to determine the device handle for (?:GPU|gpu) ?(?:\d{{1,3}}: )?(?P<pci>{ADDRESS}): (?P<why>.*)"
 )
-_INIT = re.compile(r"Failed to initialize NVML: (?P<why>.*)")
+_INIT = re.compile(r"Failed to (?:initialize|properly shut down) NVML: (?P<why>.*)")
+_LOST = re.compile(r".*?(?P<pci>[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\b.*\[GPU is lost\]")
 _LIBRARY = re.compile(r"NVML library version: (?P<version>\d[\d.]*)")
 _SECTION = re.compile(r"GPU (?P<pci>[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s*$")
 _TABLE = re.compile(r"\|\s+(?P<index>\d{1,3})\s.*?\|\s*(?P<pci>[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s")
 _FIELD = re.compile(r"(?P<indent>\s+)(?P<key>[A-Z][\w /()-]*?)\s*(?::\s*(?P<value>.*?))?\s*$")
 _RULE = re.compile(r"[|+][-=+]+[|+]")
 
-_REFUSALS = (
-    ("Driver/library version mismatch", "driver_mismatch"),
-    ("Driver Not Loaded", "driver_not_loaded"),
-    ("Unknown Error", "nvml_unknown_error"),
-    ("Insufficient Permissions", "nvml_no_permission"),
-    ("GPU access blocked", "nvml_no_permission"),
-)
 _WANTED = {"Reset": 1, "Reboot": 2, "Drain P2P": 3, "Drain and Reset": 4}  # nvidia-smi's words for NVML field 230
-WHEN_IDLE = "reset when idle"
 
 
 class SmiText:
@@ -48,7 +41,7 @@ class SmiText:
         self._pci: str | None = None  # of the section of `-q`
         self._block = ""
         self._indent = 0
-        self._uncorrectable: int | None = None
+        self._before: dict[str, str] = {}  # what the block of `-q` has said so far
 
     def hear(self, line: str) -> list[Event]:
         """The events of one line."""
@@ -68,12 +61,14 @@ class SmiText:
         handle = _HANDLE.match(line)
         if handle is not None:
             pci = pci_address(handle["pci"])
+            if "insufficiently powered" in handle["why"]:  # hands are needed: no reboot connects a cable
+                return named("no_handle", line, pci=pci, subject=pci or "", verdict=("fatal", "contact_support", "yes"))
             kind = "gpu_lost" if handle["why"].startswith("GPU is lost") else "no_handle"
             return named(kind, line, pci=pci, subject=pci or "")
         init = _INIT.match(line)
         if init is not None:
-            kind = next((kind for words, kind in _REFUSALS if init["why"].startswith(words)), "nvml_unknown_error")
-            return named(kind, line)
+            code = nvml_words.code_of(init["why"])
+            return nvml_words.told(line, code if code is not None else nvml_codes.UNKNOWN_ERROR, with_code=False)
         library = _LIBRARY.match(line)
         if library is not None:
             return named("driver_mismatch", line, details={"library": library["version"].rstrip(".")})
@@ -83,7 +78,7 @@ class SmiText:
             return named("driver_library_missing", line)
         if line.startswith("No devices were found") and not self._spoke:  # after a refusal it only repeats it
             return named("no_devices", line)
-        return None
+        return nvml_words.of_program(line)
 
     def _row(self, line: str) -> list[Event]:
         """The table has two rows a GPU: index and address in the first; either may hold `ERR!`."""
@@ -104,27 +99,21 @@ class SmiText:
             return []
         key, value, indent = found["key"], found["value"], len(found["indent"].expandtabs(4))
         if value is None:
-            self._block, self._indent, self._uncorrectable = key, indent, None
+            self._block, self._indent, self._before = key, indent, {}
             return []
         if key == "GPU Recovery Action":
             return self._wanted(line, value)
         if indent <= self._indent:
-            self._block = ""
-        event: Event | None = None
-        subject = self._pci or ""
-        if self._block == "Remapped Rows":
-            if key == "Uncorrectable Error" and value.isdecimal():
-                self._uncorrectable = int(value[:9])
-            elif key == "Pending" and value == "Yes":
-                details: dict[str, Detail | None] = {"uncorrectable": self._uncorrectable, "plan": WHEN_IDLE}
-                event = named("row_remap_pending", line.strip(), pci=self._pci, subject=subject, details=details)
-            elif key == "Remapping Failure Occurred" and value == "Yes":
-                event = named("row_remap_failed", line.strip(), pci=self._pci, subject=subject)
-        elif self._block == "Retired Pages" and key.startswith("Pending") and value == "Yes":
-            event = named(
-                "page_retirement_pending", line.strip(), pci=self._pci, subject=subject, details={"plan": WHEN_IDLE}
-            )
+            self._block, self._before = "", {}
+        event = smi_query.read(self._block, key, value, self._before, self._pci, line.strip())
+        self._before[key] = value
         return [event] if event is not None else []
+
+    def lost(self, line: str) -> Event | None:
+        """A row of `--query-gpu` with a GPU that is lost."""
+        found = _LOST.match(line)
+        pci = pci_address(found["pci"]) if found is not None else None
+        return named("gpu_lost", line, pci=pci, subject=pci or "") if pci is not None else None
 
     def _wanted(self, line: str, word: str) -> list[Event]:
         if word in ("None", "N/A", ""):

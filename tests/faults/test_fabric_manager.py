@@ -76,6 +76,12 @@ LINES = [
         "slurmstepd: error: NVML: Failed to get usage(999): Unknown Error",
     ),
     ("", "slurmstepd: error: NVML: Failed to get usage(3): Not Supported"),
+    ("event=driver_not_loaded; drain=yes", "slurmd: error: Failed to initialize NVML: Driver Not Loaded"),
+    (
+        "event=driver_mismatch; drain=yes",
+        "slurmd[7]: error: Failed to initialize NVML: Driver/library version mismatch",
+    ),
+    ("", "slurmd: error: Failed to initialize NVML: Not Supported"),
     # nobody speaks in another's place
     (
         "",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.faults import daemons, listing_text, prefilter
+from gpuwatch.faults import daemons, listing_text, prefilter, smi_text
 from gpuwatch.faults.catalogue import events as catalogue
 from gpuwatch.faults.interpreter import GRAMMARS, Interpreter
 from gpuwatch.faults.prefix import Record, split
@@ -70,6 +70,7 @@ MESSAGES = {
     "NMI watchdog: Watchdog detected hard LOCKUP on cpu 3": "hard_lockup",
     "rcu: INFO: rcu_sched self-detected stall on CPU": "rcu_stall",
     "INFO: task containerd-shim:931150 blocked for more than 122 seconds.": "hung_task",
+    "BUG: workqueue lockup - pool cpus=3 node=0 flags=0x0 nice=0 stuck for 31s!": "workqueue_lockup",
     "Kernel panic - not syncing: Fatal Machine check": "kernel_panic",
     "BUG: kernel NULL pointer dereference, address: 0000000000000008": "kernel_oops",
     "VFS: file-max limit 1000000 reached": "file_max",
@@ -133,7 +134,9 @@ def test_nobody_else_is_believed(prefix: str, message: str) -> None:
 
 
 def test_each_fault_that_the_kernel_tells_is_tried_here() -> None:
-    elsewhere = re.compile(r"fm_|no_|driver_|nvml_|err_|row_|page_|recovery_action|gpu_lost|pci_all_ones|ib_not_active")
+    elsewhere = re.compile(
+        r"fm_|no_|driver_|nvml_|err_|row_|page_|recovery_action|gpu_lost|pci_all_ones|ib_not_active|ecc_|fabric_|hw_slow"
+    )
     assert {kind for kind in catalogue() if not elsewhere.match(kind)} <= set(MESSAGES.values())
 
 
@@ -168,6 +171,24 @@ def test_any_text_after_a_known_beginning(text: str, head: str) -> None:
         daemons.in_journal("systemd-networkd.service", "0", "x", message)
         listing_text.value(message)
         listing_text.bus_line(message + " (rev ff)")
+
+
+TOOL_STARTS = [start.decode() for start in (*smi_text.STARTS, *listing_text.STARTS)]
+TOOL_WORDS = [
+    *("Remapped Rows", "        Pending : Yes", "            Current : 8x", "            Max : x", "    Link Width"),
+    *("| ERR! |", "|   3  x | 00000000:1B:00.0 Off |", "GPU 00000000:1B:00.0", "CA 'mlx5_0'", "\t\tState: Down"),
+    *("\t\tPhysical state: Polling", "TOTAL_ERR_FATAL 99", "1c:00.0 3D controller: x (rev ff)", "[GPU is lost]"),
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    lines=st.lists(
+        st.one_of(st.sampled_from(TOOL_WORDS), st.tuples(st.sampled_from(TOOL_STARTS), st.text(max_size=60)))
+    )
+)
+def test_any_text_of_tools(lines: list[str | tuple[str, str]]) -> None:
+    told("\n".join(line if isinstance(line, str) else "".join(line) for line in lines))
 
 
 @settings(max_examples=200, deadline=None)

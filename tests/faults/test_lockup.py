@@ -85,7 +85,14 @@ LINES = [
         "general protection fault, probably for non-canonical address 0xdead: 0000 [#1] SMP NOPTI",
     ),
     (f"event=kernel_oops; {OOPS}", "Oops: 0002 [#1] SMP NOPTI\nOops: 0002 [#2] SMP NOPTI"),
-    ("", "BUG: workqueue lockup - pool cpus=3 node=0 flags=0x0 nice=0 stuck for 31s!"),
+    (
+        "event=workqueue_lockup; seconds=31; severity=degraded; action=none; drain=after_count",
+        "BUG: workqueue lockup - pool cpus=3 node=0 flags=0x0 nice=0 stuck for 31s!",
+    ),
+    (
+        f"event=app_trap; pid=7; name=python; lib=libnccl.so.2; {APP}",
+        "python[7] general protection ip:7f1 sp:7f2 error:0 in libnccl.so.2[7f0+100]",
+    ),
     ("event=file_max; severity=warn; action=none; drain=after_count", "VFS: file-max limit 1000000 reached"),
     ("", "VFS: file-max limit 1000000"),
     (

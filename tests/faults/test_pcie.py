@@ -64,6 +64,16 @@ LINES = [
         "pcieport 0000:16:01.0: DPC: containment event, status:0x1f01 source:0x0000",
     ),
     (f"event=aer_recovered; pci=0000:16:01.0; {GOOD}", "pcieport 0000:16:01.0: AER: device recovery successful"),
+    (
+        f"event=aer_fatal; pci=0000:00:1c.0; {DEAD}",
+        "dpc 0000:00:1c.0:pcie010: DPC containment event, status:0x1f01 source:0x0000",
+    ),
+    (f"event=pci_inaccessible; pci=0000:05:00; {DEAD}", "nvidia 0000:05:00.0: not ready 65535ms after FLR; giving up"),
+    ("", "nvidia 0000:05:00.0: not ready 1023ms after bus reset; waiting"),
+    (
+        f"event=pci_inaccessible; pci=0000:05:00; {DEAD}",
+        "nvidia 0000:05:00.0: can't change power state from D3cold to D0 (config space inaccessible)",
+    ),
     ("", "pcieport 0000:00:1c.0: AER: enabled with IRQ 122"),
     ("", "pcieport 0000:00:1c.0: PME: Signaling with IRQ 122"),
     (

@@ -125,6 +125,82 @@ LINES = [
         "\tphys state:\t 3: Disabled\n\trate:\t\t 10 Gb/sec (4X)\n\tlink_layer:\t InfiniBand",
     ),
     ("event=no_value; value=-; severity=info; action=none; drain=no", "N/A (no PMA)"),
+    (
+        "event=no_handle; pci=0000:02:00; severity=fatal; action=contact_support; drain=yes",
+        "Unable to determine the device handle for GPU 0000:02:00.0: Unable to communicate with GPU because it is "
+        "insufficiently powered.\nThis may be because not all required external power cables are attached",
+    ),
+    (
+        "event=driver_mismatch; severity=degraded; action=reboot; drain=yes",
+        "Failed to properly shut down NVML: Driver/library version mismatch",
+    ),
+    (f"event=gpu_lost; code=15; {LOST}", "pynvml.NVMLError_GpuIsLost: GPU is lost"),
+    (f"event=gpu_lost; code=15; {LOST}", "pynvml.nvml.NVMLError_GpuIsLost: GPU is lost"),
+    (
+        "event=driver_mismatch; code=18; drain=yes",
+        "pynvml.NVMLError_LibRmVersionMismatch: RM has detected an NVML/RM version mismatch.",
+    ),
+    ("event=driver_not_loaded; code=9; drain=yes", "pynvml.NVMLError_DriverNotLoaded: Driver Not Loaded"),
+    ("event=driver_library_missing; code=12; drain=no", "NVMLError_LibraryNotFound: NVML Shared Library Not Found"),
+    ("event=nvml_unknown_error; code=999; drain=no", "pynvml.nvml.NVMLError_Unknown: Unknown Error"),
+    ("", "pynvml.NVMLError_NotSupported: Not Supported"),
+    (
+        "event=driver_mismatch; drain=yes",
+        "nvidia-container-cli: initialization error: nvml error: driver/library version mismatch",
+    ),
+    (
+        "event=driver_not_loaded; drain=yes",
+        "nvidia-container-cli: initialization error: nvml error: driver not loaded: unknown",
+    ),
+    (f"event=gpu_lost; pci=0000:4f:00; {LOST}", "3, 00000000:4F:00.0, [GPU is lost], [GPU is lost]"),
+    (
+        f"event=gpu_lost; pci=0000:4f:00; {LOST}",
+        "GPU 00000000:4F:00.0\n    Product Name                          : GPU is lost",
+    ),
+    (
+        "event=err_field; pci=0000:4f:00; field=GPU Current Temp; severity=degraded; action=reset_gpu; drain=yes",
+        "GPU 00000000:4F:00.0\n    Temperature\n        GPU Current Temp                  : Unknown Error",
+    ),
+    (
+        "event=ecc_threshold; pci=0000:4f:00; severity=degraded; action=drain_replace; drain=yes",
+        "GPU 00000000:4F:00.0\n    ECC Errors\n        Aggregate\n            SRAM Threshold Exceeded       : Yes",
+    ),
+    ("", "    ECC Errors\n        Aggregate\n            SRAM Threshold Exceeded       : No"),
+    (
+        "event=pcie_width; pci=0000:4f:00; now=x8; max=x16; severity=degraded; action=contact_support; drain=after_count",
+        "GPU 00000000:4F:00.0\n        GPU Link Info\n            Link Width\n                Max                       : 16x\n"
+        "                Current                   : 8x",
+    ),
+    (
+        "",
+        "            Link Width\n                Max                       : 16x\n                Current                   : 16x",
+    ),
+    (
+        "event=hw_slowdown; pci=0000:4f:00; reason=HW Thermal Slowdown; severity=degraded; action=none; drain=after_count",
+        "GPU 00000000:4F:00.0\n    Clocks Event Reasons\n        SW Power Cap                      : Active\n"
+        "        HW Slowdown                       : Not Active\n            HW Thermal Slowdown           : Active",
+    ),
+    (
+        "event=fabric_failed; pci=0000:4f:00; status=Insufficient Resources; severity=degraded; action=contact_support; "
+        "drain=yes",
+        "GPU 00000000:4F:00.0\n    Fabric\n        State                             : Completed\n"
+        "        Status                            : Insufficient Resources",
+    ),
+    (
+        "event=fabric_not_ready; state=In Progress; severity=warn; action=none; drain=no",
+        "    Fabric\n        State                             : In Progress\n        Status                            : N/A",
+    ),
+    (
+        "",
+        "    Fabric\n        State                             : Completed\n        Status                            : Success",
+    ),
+    (
+        "",
+        "    Fabric\n        State                             : N/A\n        Status                            : N/A",
+    ),
+    ("event=aer_fatal; errors=2; severity=fatal; drain=yes", "Undefined 0\nDLP 0\nSDES 2\nTLP 0\nTOTAL_ERR_FATAL 2"),
+    ("event=aer_corrected; errors=5; severity=info; drain=no", "RxErr 5\nBadTLP 0\nTOTAL_ERR_COR 5"),
+    ("", "DLP 0\nTOTAL_ERR_NONFATAL 0"),
     ("event=ib_not_active; state=down; severity=warn; action=contact_support; drain=no", "1: DOWN"),
     ("event=ib_not_active; state=init; severity=warn", "2: INIT"),
     ("", "4: ACTIVE"),

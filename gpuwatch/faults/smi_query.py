@@ -1,0 +1,61 @@
+"""One field of `nvidia-smi -q`: what it says of a GPU that is not well. Most fields say nothing.
+
+`before` holds the fields of the same block above it: a width means something only beside the widest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpuwatch.faults.event import Event
+from gpuwatch.faults.named import named
+
+WHEN_IDLE = "reset when idle"
+SLOW = frozenset({"HW Slowdown", "HW Thermal Slowdown", "HW Power Brake Slowdown"})
+
+
+def read(block: str, key: str, value: str, before: Mapping[str, str], pci: str | None, line: str) -> Event | None:
+    """The event of `key : value` in this block, None where it is none."""
+    subject = pci or ""
+    if value == "GPU is lost":
+        return named("gpu_lost", line, pci=pci, subject=subject)
+    if value in ("Unknown Error", "[Unknown Error]", "ERR!"):
+        details = {"field": key, "confirm": "NVML recovery action"}
+        return named("err_field", line, pci=pci, subject=subject, details=details)
+    if key == "SRAM Threshold Exceeded" and value == "Yes":
+        return named("ecc_threshold", line, pci=pci, subject=subject)
+    if key in SLOW and value == "Active":
+        return named("hw_slowdown", line, pci=pci, subject=f"{subject} {key}", details={"reason": key})
+    if block == "Remapped Rows":
+        return _remapped(key, value, before, pci, line)
+    if block == "Retired Pages" and key.startswith("Pending") and value == "Yes":
+        return named("page_retirement_pending", line, pci=pci, subject=subject, details={"plan": WHEN_IDLE})
+    if block == "Link Width" and key == "Current":
+        return _width(value, before.get("Max", ""), pci, line)
+    return _fabric(key, value, before, pci, line) if block == "Fabric" else None
+
+
+def _remapped(key: str, value: str, before: Mapping[str, str], pci: str | None, line: str) -> Event | None:
+    if key == "Pending" and value == "Yes":
+        said = before.get("Uncorrectable Error", "")
+        count = int(said[:9]) if said.isdecimal() else None
+        details = {"uncorrectable": count, "plan": WHEN_IDLE}
+        return named("row_remap_pending", line, pci=pci, subject=pci or "", details=details)
+    if key == "Remapping Failure Occurred" and value == "Yes":
+        return named("row_remap_failed", line, pci=pci, subject=pci or "")
+    return None
+
+
+def _width(now: str, most: str, pci: str | None, line: str) -> Event | None:
+    lanes, all_lanes = now.removesuffix("x"), most.removesuffix("x")
+    if not lanes.isdecimal() or not all_lanes.isdecimal() or int(lanes[:4]) >= int(all_lanes[:4]):
+        return None
+    return named("pcie_width", line, pci=pci, subject=pci or "", details={"now": f"x{lanes}", "max": f"x{all_lanes}"})
+
+
+def _fabric(key: str, value: str, before: Mapping[str, str], pci: str | None, line: str) -> Event | None:
+    if key == "State" and value in ("In Progress", "Not Started"):
+        return named("fabric_not_ready", line, pci=pci, subject=pci or "", details={"state": value})
+    if key == "Status" and before.get("State") == "Completed" and value not in ("Success", "N/A", ""):
+        return named("fabric_failed", line, pci=pci, subject=pci or "", details={"status": value})
+    return None
