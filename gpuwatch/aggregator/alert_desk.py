@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gpuwatch.aggregator.alert_flaps import without_flaps
 from gpuwatch.aggregator.alert_needs import alert_of_need
 from gpuwatch.aggregator.alert_runs import AlertRuns
 from gpuwatch.aggregator.alert_settings import AlertmanagerSettings
@@ -76,7 +77,7 @@ class AlertDesk:
                 page_url=self._page_url,
                 settings=self._settings,
             )
-            for incident in incidents
+            for incident in without_flaps(incidents, self._clock.unix_ns())
             if incident["closed_unix_ns"] is None or incident["closed_unix_ns"] > since_ns
         ]
         prices = {incident["fault"]: incident["price"] for incident in incidents}
