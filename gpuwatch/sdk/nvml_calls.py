@@ -1,4 +1,3 @@
-# LEAD'S NOTE TO HELPER B (remove before commit): pynvml is a FIXED package: see the note in nvml_library.py.
 """Asks NVML. Every answer is a value or a `Refused`; a function that this driver lacks is an answer too.
 
 Made to cost little: each function is looked up once, out-parameters are made once, refusals are kept. Not for a process
