@@ -20,7 +20,7 @@ from gpuwatch.model.facts.host import Disk, HostFacts, NetworkMount
 from gpuwatch.sdk import mounts
 from gpuwatch.sdk.disks import Disks
 from gpuwatch.sdk.errand import Errands
-from gpuwatch.sdk.kernel_clock import clock_says
+from gpuwatch.sdk.kernel_clock import KernelClock
 from gpuwatch.sdk.kernel_lines import this_boot_id
 from gpuwatch.sdk.mount_probe import MountProbe
 from gpuwatch.sdk.process_states import Processes, States
@@ -56,6 +56,7 @@ class _Reader:
         self._processes = Processes(settings.proc_root)
         self._errands = Errands("host")
         self._probe = MountProbe(self._errands, settings.mount_deadline_s)
+        self._clock = KernelClock(self._errands)
         self._disk_reader = Disks(settings.fstab)
         self._disks: tuple[Disk, ...] = ()
         self._network: tuple[NetworkMount, ...] = ()
@@ -89,7 +90,7 @@ class _Reader:
             known("disks", self._look_at_mounts)
         ours = known("agent_rss_bytes", _our_own)
         swap = known("swap_total_bytes", self._swap) or (None, None)
-        clock = known("clock_synchronised", clock_says) if self._settings.clock else None
+        clock = known("clock_synchronised", self._clock.look) if self._settings.clock else None
         states = self._states
         return Reading(
             facts=HostFacts(

@@ -38,14 +38,11 @@ class MountProbe:
 
     def ask(self, mounts: Sequence[Mount]) -> tuple[NetworkMount, ...]:
         """One answer a mount."""
-        turn = self._turn(mounts)
+        turn = self._turn([mount for mount in mounts if not mount.hidden])
         answers = {mount.place: self._answer(mount, reason) for mount, reason in self._reasons(turn).items()}
         places = {mount.place for mount in mounts}
         self._bad_since = {place: since for place, since in self._bad_since.items() if place in places}
-        return tuple(
-            answers.get(mount.place) or NetworkMount(shown(mount.place), shown(mount.source), mount.kind, "not_asked")
-            for mount in mounts
-        )
+        return tuple(answers.get(mount.place) or _not_asked(mount) for mount in mounts)
 
     def _turn(self, mounts: Sequence[Mount]) -> list[Mount]:
         if len(mounts) <= MOST_MOUNTS:
@@ -82,6 +79,11 @@ class MountProbe:
         else:
             self._bad_since.pop(mount.place, None)
         return NetworkMount(shown(mount.place), shown(mount.source), mount.kind, answer, reason[:300], since_unix_ns)
+
+
+def _not_asked(mount: Mount) -> NetworkMount:
+    why = "hidden from the agent by its unit's ProtectHome or the like" if mount.hidden else "not in this turn"
+    return NetworkMount(shown(mount.place), shown(mount.source), mount.kind, "not_asked", why)
 
 
 def _words(mounts: Sequence[Mount]) -> list[str]:

@@ -1,11 +1,15 @@
-"""The mounts of this node, from mountinfo: which are local, which somebody else serves, and who made one read-only."""
+"""The mounts of this node, from mountinfo: which are local, which somebody else serves, and who made one read-only.
+
+A hardened unit has mounts of its own: it sees all of them read-only, and some places empty. So the node's are read as
+its first process sees them, and what we do not see beside that is not asked.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuwatch.model.facts.host import Disk
@@ -32,6 +36,7 @@ class Mount:
     device_number: str
     options: frozenset[str]  # of this mount
     super_options: frozenset[str]  # of the file system behind it
+    hidden: bool = False  # we see something else at this place: what is asked there says nothing of it
 
     @property
     def served(self) -> bool:
@@ -69,15 +74,28 @@ def parsed(text: str) -> list[Mount]:
 
 
 def read(proc_root: str) -> list[Mount]:
-    """The mounts that this process sees. Raises `OSError`."""
-    with Path(f"{proc_root}/self/mountinfo").open("rb") as file:
-        return parsed(file.read(MOST_BYTES).decode("utf-8", "surrogateescape"))
+    """The node's mounts. Raises `OSError`. Where only our own can be read, their options are not the node's: what the
+    file system behind says is taken for both."""
+    own = parsed(_text(f"{proc_root}/self/mountinfo"))
+    try:
+        nodes = parsed(_text(f"{proc_root}/1/mountinfo"))
+    except OSError:
+        nodes = []
+    if not nodes:
+        return [replace(mount, options=mount.super_options & {"ro", "rw"}) for mount in own]
+    seen = {mount.place: mount.device_number for mount in own}
+    return [replace(mount, hidden=seen.get(mount.place) != mount.device_number) for mount in nodes]
+
+
+def _text(path: str) -> str:
+    with Path(path).open("rb") as file:
+        return file.read(MOST_BYTES).decode("utf-8", "surrogateescape")
 
 
 def once(mounts: Iterable[Mount]) -> list[Mount]:
-    """Each file system once, at its shortest place: bind mounts of it are the same disk."""
+    """Each file system once, at the shortest place where we see it: bind mounts of it are the same disk."""
     found: dict[str, Mount] = {}
-    for mount in sorted(mounts, key=lambda mount: (len(mount.place), mount.place)):
+    for mount in sorted(mounts, key=lambda mount: (mount.hidden, len(mount.place), mount.place)):
         found.setdefault(f"{mount.device_number} {mount.kind}", mount)
     return list(found.values())
 
@@ -96,7 +114,7 @@ def disk(mount: Mount, *, read_only_by: str, roles: tuple[str, ...]) -> Disk:
     """Its fill, as `df` counts: what root alone may use is not free. What cannot be asked is None."""
     used_ratio = inode_ratio = free_bytes = total_bytes = None
     try:
-        says = os.statvfs(mount.place)
+        says = None if mount.hidden else os.statvfs(mount.place)
     except OSError:
         says = None
     if says is not None:

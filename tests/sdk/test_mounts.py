@@ -55,6 +55,26 @@ def test_each_file_system_once_at_its_shortest_place() -> None:
     assert sorted(once) == ["/", "/dev/shm", "/image", "/mnt", "/scratch"]
 
 
+def test_the_nodes_mounts_are_not_those_of_a_hardened_unit(tmp_path: Path) -> None:
+    """ProtectSystem=strict makes all read-only for us, ProtectHome hides /home under a mount of its own."""
+    units = LINES.replace(" rw", " ro").replace("0:60 / /home", "0:70 / /home")
+    units += "61 60 0:71 / /tmp rw - ext4 x rw\n"
+    for pid, text in (("1", LINES), ("self", units)):
+        (tmp_path / pid).mkdir()
+        (tmp_path / pid / "mountinfo").write_text(text)
+    found = {mount.place: mount for mount in mounts.read(str(tmp_path))}
+    assert [place for place, mount in found.items() if mount.hidden] == ["/home"]
+    assert not found["/"].read_only
+    assert found["/scratch"].made_read_only
+    (home,) = MountProbe(Errands("test"), 1.0).ask([found["/home"]])
+    assert (home.answer, home.reason) == ("not_asked", "hidden from the agent by its unit's ProtectHome or the like")
+    (tmp_path / "1/mountinfo").unlink()  # hidepid, or ProtectProc: only our own mounts can be read
+    ours = {mount.place: mount for mount in mounts.read(str(tmp_path))}
+    assert not ours["/tmp"].read_only
+    assert ours["/scratch"].read_only
+    assert not ours["/scratch"].made_read_only  # who made it so cannot be known
+
+
 def test_who_made_it_read_only(tmp_path: Path) -> None:
     fstab = tmp_path / "fstab"
     fstab.write_text("# x\n/dev/sdc /image ext4 defaults 0 2\n/dev/sdd /ro ext4 ro,noauto 0 2\nshort\n")
