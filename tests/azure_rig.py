@@ -55,7 +55,7 @@ class Rig:
         )
         return AzureVmss(settings, arm, self.clock)
 
-    def until_done(self, call: Callable[[], Receipt], looks: int = 30) -> Receipt:
+    def until_done(self, call: Callable[[], Receipt], looks: int = 80) -> Receipt:
         """Ask as the executor does: again and again, also after an error that may pass."""
         for _ in range(looks):
             try:

@@ -34,6 +34,7 @@ LOG = logging.getLogger("gpuwatch.azure")
 AUTOSCALE_EVERY_S = 300.0
 GONE_SHOWN_S = 86_400.0
 Positive = Annotated[float, msgspec.Meta(gt=0.0)]
+_Found = tuple["VirtualMachineScaleSet", list["VirtualMachineScaleSetVM"], "VirtualMachineScaleSetVM | None"]
 Accept = Literal[
     "overprovision",
     "automatic_repairs",
@@ -103,8 +104,8 @@ class AzureVmss:
             vms = self._arm.machines(name)
             group = self._arm.group(name)  # after the list: a machine that is on it has its mark in these tags
             self._arm.believe(group, vms)
-            listed = list(self._told(group, vms))
-            self._remember(group, listed)
+            listed = list(self._told(name, group, vms))
+            self._remember(name, group, listed)
             machines += listed
             groups.append(
                 CloudGroup(
@@ -128,7 +129,9 @@ class AzureVmss:
     def bill(self) -> tuple[BillRow, ...]:
         return ()
 
-    def _told(self, group: VirtualMachineScaleSet, vms: Iterable[VirtualMachineScaleSetVM]) -> Iterator[CloudMachine]:
+    def _told(
+        self, name: str, group: VirtualMachineScaleSet, vms: Iterable[VirtualMachineScaleSetVM]
+    ) -> Iterator[CloudMachine]:
         every = all_of(group.tags or {}).values()
         made_for = places(group.tags or {})
         marks = {mark.machine: mark for mark in every if mark.machine}
@@ -147,7 +150,7 @@ class AzureVmss:
             yield CloudMachine(
                 machine=machine,
                 slot=slot,
-                group=group.name or "",
+                group=name,  # as our settings write it: Azure's own word may differ in case
                 state=state,
                 because=because,
                 provider="azure",
@@ -159,9 +162,8 @@ class AzureVmss:
                 absent_because=absent,
             )
 
-    def _remember(self, group: VirtualMachineScaleSet, listed: list[CloudMachine]) -> None:
+    def _remember(self, name: str, group: VirtualMachineScaleSet, listed: list[CloudMachine]) -> None:
         """Who was listed last time and is not now is gone, and why as far as can be told."""
-        name = group.name or ""
         now = {machine.machine: machine for machine in listed}
         before = self._seen.get(name, {})
         capacity = words.capacity(group) or 0
@@ -199,7 +201,7 @@ class AzureVmss:
     # one more, one less
 
     def create(self, *, slot: str, group: str, action_id: str) -> Receipt:
-        if group not in self._settings.groups:
+        if group.lower() not in {name.lower() for name in self._settings.groups}:
             raise CloudError(
                 f"[cloud.azure_vmss] has no scale set {group!r}",
                 why=f"its groups are {', '.join(self._settings.groups)}",
@@ -219,39 +221,56 @@ class AzureVmss:
         return _receipt(outcome or self._release(machine, action_id), action_id)
 
     def _release(self, machine: str, action_id: str) -> Outcome:
+        found = self._find(machine, action_id)
+        if found is None:
+            because = f"none of {', '.join(self._settings.groups)} lists it"
+            return self._deletions.over(machine, action_id, because)
+        group, vms, vm = found
+        if vm is None:
+            return self._deletions.check(group, vms, machine, action_id)
+        if not self._deletions.under_way(action_id, group.name or ""):
+            self._may_act(group)
+        return self._deletions.ask(group, vm, vms, action_id)
+
+    def _find(self, machine: str, action_id: str = "") -> _Found | None:
+        """The set that lists this machine, or, without it, the one that this action deletes it from.
+
+        A set that cannot be read hides only its own machines: one that is found elsewhere is found.
+        """
+        trouble: CloudError | None = None
+        leaving: _Found | None = None
         for name in self._settings.groups:
-            group = self._arm.group(name)
-            vms = self._arm.machines_of(group)
+            try:
+                group = self._arm.group(name)
+                vms = self._arm.machines_of(group)
+            except CloudError as error:
+                trouble = trouble or error
+                continue
             vm = next((vm for vm in vms if words.machine_id(vm) == machine), None)
             if vm is not None:
-                if not self._deletions.under_way(action_id, name):
-                    self._may_act(group)
-                return self._deletions.ask(group, vm, vms, action_id)
-            if self._deletions.under_way(action_id, name):
-                return self._deletions.check(group, vms, machine, action_id)
-        because = f"none of {', '.join(self._settings.groups)} lists it"
-        return self._deletions.over(machine, action_id, because)
+                return group, vms, vm
+            if self._deletions.under_way(action_id, group.name or ""):
+                leaving = (group, vms, None)
+        if leaving is None and trouble is not None:
+            raise trouble
+        return leaving
 
     def reimage(self, machine: str, *, action_id: str) -> Receipt:
         outcome = self._pace.early(action_id)
         return _receipt(outcome or self._reimage(machine, action_id), action_id)
 
     def _reimage(self, machine: str, action_id: str) -> Outcome:
-        for name in self._settings.groups:
-            group = self._arm.group(name)
-            vms = self._arm.machines_of(group)
-            vm = next((vm for vm in vms if words.machine_id(vm) == machine), None)
-            if vm is None:
-                continue
-            if self._reimages.known(group, vm, action_id):
-                return self._reimages.look(group, vm, action_id)
-            self._may_act(group)
-            return self._reimages.begin(group, vm, vms, action_id)
-        raise CloudError(
-            f"no machine {machine} to be reimaged",
-            why=f"none of {', '.join(self._settings.groups)} lists it",
-            next_step="nothing: it is judged as gone",
-        )
+        group, vms, vm = self._find(machine) or (None, [], None)
+        if group is None or vm is None:
+            raise CloudError(
+                f"no machine {machine} to be reimaged",
+                why=f"none of {', '.join(self._settings.groups)} lists it",
+                next_step="nothing: it is judged as gone",
+            )
+        if self._reimages.known(group, vm, action_id):
+            return self._reimages.look(group, vm, action_id)
+        self._may_act(group)
+        return self._reimages.begin(group, vm, vms, action_id)
 
     # may we?
 

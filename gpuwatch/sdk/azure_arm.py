@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from azure.mgmt.compute.models import VirtualMachineScaleSet, VirtualMachineScaleSetVM
 
 MAX_WAIT_S = 300.0  # a longer Retry-After is not believed
+UNREADABLE_WAIT_S = 5.0
+MAX_PAGES = 1000
 AUTOSCALE_API = "2022-10-01"
 
 
@@ -87,13 +90,17 @@ class Arm:
     def group(self, name: str) -> VirtualMachineScaleSet:
         """The set: capacity, tags, policies, ETag."""
         with self._asking(f"reading the set {name}"):
-            return self._client.virtual_machine_scale_sets.get(self._resource_group, name, **self._hook())
+            found = self._client.virtual_machine_scale_sets.get(self._resource_group, name, **self._hook())
+            if (found.name or "").lower() != name.lower():
+                raise ValueError(f"it is called {found.name!r}")
+            return found
 
     def machines(self, name: str) -> list[VirtualMachineScaleSetVM]:
         """Every machine of the set with its instance view, all pages of it."""
         with self._asking(f"listing the machines of {name}"):
             vms = self._client.virtual_machine_scale_set_vms
-            return list(vms.list(self._resource_group, name, expand="instanceView", **self._hook(listing=True)))
+            pages = vms.list(self._resource_group, name, expand="instanceView", **self._hook(pages=set()))
+            return list({vm.instance_id: vm for vm in pages}.values())  # one that moved between two pages is on both
 
     def machines_of(self, group: VirtualMachineScaleSet) -> list[VirtualMachineScaleSetVM]:
         """The same, believed."""
@@ -141,7 +148,7 @@ class Arm:
             self._client.virtual_machine_scale_sets.begin_update(
                 self._resource_group, name, update, headers={"If-Match": etag}, polling=False, **self._hook(told)
             )
-        return _seconds(told.get("Retry-After"))
+        return float(told.get("wait_s", 0.0))
 
     def delete(self, name: str, instance: str) -> float:
         """Delete this one machine: its id stands in the address, so that no other can be meant."""
@@ -151,7 +158,7 @@ class Arm:
             self._client.virtual_machine_scale_set_vms.begin_delete(
                 self._resource_group, name, instance, polling=False, **self._hook(told)
             )
-        return _seconds(told.get("Retry-After"))
+        return float(told.get("wait_s", 0.0))
 
     def reimage(self, name: str, instance: str) -> float:
         """Give this one machine a fresh system disk; what lies on its other disks stays."""
@@ -161,18 +168,19 @@ class Arm:
             self._client.virtual_machine_scale_set_vms.begin_reimage(
                 self._resource_group, name, instance, polling=False, **self._hook(told)
             )
-        return _seconds(told.get("Retry-After"))
+        return float(told.get("wait_s", 0.0))
 
     def autoscaled(self) -> dict[str, str]:
         """Resource id, lower case -> the autoscale setting that is enabled on it, in our resource group."""
         from azure.core.rest import HttpRequest
 
         found: dict[str, str] = {}
+        pages: set[str] = set()
         path = f"/subscriptions/{self._subscription_id}/resourceGroups/{self._resource_group}"
         url = f"{self._endpoint}{path}/providers/Microsoft.Insights/autoscalesettings?api-version={AUTOSCALE_API}"
         with self._asking("listing the autoscale settings"):
             while url:
-                answer = self._client.send_request(HttpRequest("GET", url), **self._hook())
+                answer = self._client.send_request(HttpRequest("GET", url), **self._hook(pages=pages))
                 answer.raise_for_status()
                 page = answer.json()
                 for setting in page["value"]:
@@ -182,17 +190,23 @@ class Arm:
                 url = page.get("nextLink") or ""
         return found
 
-    def _hook(self, told: dict[str, str] | None = None, *, listing: bool = False) -> dict[str, Any]:
+    def _hook(self, told: dict[str, str] | None = None, *, pages: set[str] | None = None) -> dict[str, Any]:
+        """`told`: gets the patience that Azure asks for. `pages`: of a list, those that were asked for so far."""
+
         def look(response: Any) -> None:
             answer = response.http_response
-            if answer.status_code in (429, 503) and "Retry-After" in answer.headers:
-                wait_ns = int(min(_seconds(answer.headers["Retry-After"]), MAX_WAIT_S) * 1e9)
+            wait_s = seconds(answer.headers.pop("Retry-After", ""), answer.headers.get("Date", ""))
+            if answer.status_code in (429, 503) and wait_s:
                 with self._lock:
-                    self._wait_until_ns = max(self._wait_until_ns, self._clock.monotonic_ns() + wait_ns)
-            if listing and answer.status_code == 200 and not isinstance(answer.json().get("value"), list):
-                raise ValueError("a page without its list")  # the client would read it as an empty one
+                    self._wait_until_ns = max(self._wait_until_ns, self._clock.monotonic_ns() + int(wait_s * 1e9))
+            if pages is not None and answer.status_code == 200:
+                if not isinstance(answer.json().get("value"), list):
+                    raise ValueError("a page without its list")  # the client would read it as an empty one
+                if response.http_request.url in pages or len(pages) >= MAX_PAGES:
+                    raise ValueError("the same page again")
+                pages.add(response.http_request.url)
             if told is not None and answer.status_code < 300:
-                told.update({"Retry-After": answer.headers.get("Retry-After", "")})
+                told.update({"wait_s": str(wait_s)})
 
         return {"raw_response_hook": look}
 
@@ -221,8 +235,15 @@ def _check_id(name: str, instance: str) -> None:
         )
 
 
-def _seconds(text: str | None) -> float:
+def seconds(text: str, date: str) -> float:
+    """`Retry-After` as seconds, at most `MAX_WAIT_S`; a moment is held against the answer's own `Date`."""
+    if not text:
+        return 0.0
     try:
-        return max(0.0, float(text or 0))
+        found = float(text)
     except ValueError:
-        return 5.0  # a date: it is not worth the trouble of two clocks
+        try:
+            found = (parsedate_to_datetime(text) - parsedate_to_datetime(date)).total_seconds()
+        except (ValueError, TypeError):
+            found = UNREADABLE_WAIT_S
+    return min(max(found, 0.0), MAX_WAIT_S) if found == found else UNREADABLE_WAIT_S

@@ -9,6 +9,7 @@ from gpuwatch.clock import Clock
 from gpuwatch.errors import CloudError
 from gpuwatch.sdk import azure_words as words
 from gpuwatch.sdk.azure_arm import Arm
+from gpuwatch.sdk.azure_errors import NotThere
 from gpuwatch.sdk.azure_marks import all_of
 from gpuwatch.sdk.azure_pace import Outcome, Pace
 
@@ -84,7 +85,10 @@ class Deletions:
             deletion.asked_ns = now_ns
             self._ours.add((name, instance))
             self.released.add(words.machine_id(vm))
-            wait_s = self._arm.delete(name, instance)
+            try:
+                wait_s = self._arm.delete(name, instance)
+            except NotThere:
+                return self._pace.pending(action_id, f"machine {instance} of {name} is gone already, says Azure")
         return self._pace.pending(action_id, f"Azure is deleting machine {instance} of {name}", wait_s)
 
     def check(

@@ -16,6 +16,10 @@ class GroupChanged(CloudError):
     """The set is not the one that was read any more: read it again, then decide again."""
 
 
+class NotThere(CloudError):
+    """Azure knows no such thing: the set, or the machine."""
+
+
 def capacity_step(code: str) -> str:
     """What a person can do about a growth that ended with this error code."""
     word = code.lower()
@@ -84,12 +88,13 @@ def _of_answer(error: Exception, doing: str, text: str) -> CloudError:
         )
     if status == 404:
         step = "check cloud.azure_vmss: subscription_id, resource_group and groups"
-        return CloudError(f"Azure knows no such thing while {doing}", why=why, next_step=step)
+        return NotThere(f"Azure knows no such thing while {doing}", why=why, next_step=step)
     if status == 429 or status >= 500 or status == 408:
         how = "asks us to wait" if status == 429 else "has a fault of its own"
         return CloudError(f"Azure {how} while {doing}", retry=True, why=why, next_step="nothing, unless it lasts")
     word = code.lower()
-    if any(part in word for part in (*_QUOTA, *_CAPACITY)):
+    protected = word == "operationnotallowed" and "quota" not in text.lower()  # a lock on the instance, for one
+    if any(part in word for part in (*_QUOTA, *_CAPACITY)) and not protected:
         return CloudError(f"Azure has no room for {doing}: {code}", why=why, next_step=capacity_step(code))
     busy = status == 409 and word != "scopelocked"
     step = "nothing, unless it lasts" if busy else "mend what it names"

@@ -62,7 +62,15 @@ class Growth:
         if leaving:  # whether the capacity counts them still is not known: one more of what?
             return self._pace.pending(action_id, f"machine {', '.join(leaving)} of {group.name} is still being deleted")
         marks = all_of(group.tags or {}).values()
-        capacity = words.capacity(group) or 0
+        capacity = words.capacity(group)
+        if capacity is None:
+            raise CloudError(
+                f"Azure does not say how many machines {group.name} wants",
+                retry=True,
+                next_step="nothing, unless it lasts",
+            )
+        if capacity < len(vms):  # to ask for one more than that would be to ask for fewer than there are
+            return self._pace.pending(action_id, f"{group.name} wants {capacity} machines and still lists {len(vms)}")
         numbers = [words.number(vm) for vm in vms]
         numbers += [number for mark in marks for number in (mark.after, int(mark.instance or -1))]
         missing_count = capacity - len(vms) - sum(1 for mark in marks if mark.open)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -41,10 +42,15 @@ def name_of(action_id: str) -> str:
     return PREFIX + hashlib.sha256(action_id.encode()).hexdigest()[:20]
 
 
+def _quoted(slot: str) -> str:
+    """A slot that comes of a tag may hold anything; what holds nothing odd stays as it is."""
+    return "".join(c if c not in " =%" and c.isprintable() else quote(c, safe="") for c in slot)
+
+
 def write(mark: Mark) -> str:
     """The tag's value. The action's own id comes last: it is the part that may be cut off."""
     words = {
-        "slot": mark.slot,
+        "slot": _quoted(mark.slot),
         "after": str(mark.after),
         "at": str(mark.at_unix_s),
         "is": mark.instance,
@@ -64,7 +70,7 @@ def read(value: str) -> Mark | None:
     words = dict(part.split("=", 1) for part in head.split(" ") if "=" in part)
     try:
         return Mark(
-            slot=words["slot"],
+            slot=unquote(words["slot"]),
             after=int(words["after"]),
             at_unix_s=int(words["at"]),
             action_id=by,
@@ -87,7 +93,8 @@ def places(tags: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in tags.items():
         if name.startswith(PLACES):
-            found |= dict(part.split("=", 1) for part in value.split(" ") if "=" in part)
+            parts = (part.split("=", 1) for part in value.split(" ") if "=" in part)
+            found |= {instance: unquote(slot) for instance, slot in parts}
     return found | {mark.instance: mark.slot for mark in all_of(tags).values() if mark.instance}
 
 
@@ -109,7 +116,7 @@ def with_mark(tags: Mapping[str, str], name: str, mark: Mark, here: Collection[s
     told = places(kept)
     lines = [""]
     for instance in sorted(known.keys() - told.keys(), key=int):
-        word = f"{instance}={known[instance]}"
+        word = f"{instance}={_quoted(known[instance])}"
         if instance in here and len(word) <= MAX_VALUE:
             if len(lines[-1]) + 1 + len(word) > MAX_VALUE:
                 lines.append("")
