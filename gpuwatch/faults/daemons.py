@@ -54,6 +54,7 @@ BY_TAG: dict[str, Grammar] = {
     "slurmd": slurm,
     "slurmstepd": slurm,
 }
+STEP = "slurmstepd"  # puts its host's name behind its own
 UNITS: dict[
     str, tuple[Grammar, frozenset[str] | None]
 ] = {  # unit -> grammar, and its programs where jobs live there too
@@ -76,7 +77,8 @@ def in_text(line: str, number: int = 0) -> tuple[Event, Record] | None:
     for tag, grammar in BY_TAG.items():
         place = text.find(tag)
         found = _TAGGED.match(text, place) if place >= 0 else None
-        if found is not None and found["tag"] == tag and (place == 0 or is_syslog_head(text[:place])):
+        mine = found is not None and (found["tag"] == tag or found["tag"].startswith(f"{STEP}-"))
+        if found is not None and mine and (place == 0 or is_syslog_head(text[:place])):
             return _told(grammar, found["said"], text[:place], number)
     return None
 

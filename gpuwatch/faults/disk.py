@@ -124,5 +124,7 @@ def _file_system(text: str) -> Event | None:
     return None
 
 
-def _of(kind: str, text: str, dev: str | None) -> Event:
+def _of(kind: str, text: str, dev: str | None) -> Event | None:
+    if dev is not None and _NO_DISK.match(dev) is not None:  # somebody's image
+        return None
     return named(kind, text, subject=dev or "", details={"dev": dev})

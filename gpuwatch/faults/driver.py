@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from gpuwatch.faults.event import Detail, Event
+from gpuwatch.faults.named import named
 from gpuwatch.faults.xid import lost_gpu
 from gpuwatch.model.identity import pci_address
 
@@ -155,6 +156,8 @@ def simple(message: str) -> Event | None:
             ("warn", "none", "no"),
             message,
         )
+    if message.startswith("NVRM:") and "[NV_ERR_RESET_REQUIRED]" in message:
+        return named("gpu_reset_required", message)
     found = _SLOT.match(message)
     if found is not None:
         return _event(

@@ -12,7 +12,7 @@ import re
 from gpuwatch.faults.event import Event
 from gpuwatch.faults.named import ADDRESS, function_address, named
 
-WORDS = ("NVSwitch", "multicast team")
+WORDS = ("NVSwitch", "multicast team", "driver interface version")
 OWN_LOG = re.compile(r"\[[A-Z][a-z]{2} \d\d \d{4} \d\d:\d\d:\d\d\] \[(?:[A-Z]+)\] \[tid \d+\] (?P<said>.*)", re.DOTALL)
 
 _SWITCH = re.compile(
@@ -20,9 +20,13 @@ _SWITCH = re.compile(
     rf"on NVSwitch pci bus id (?P<pci>{ADDRESS})"
     r"(?: physical id (?P<physical>\d+))?(?: port (?P<port>\d+))?"
 )
-_HANDLE = re.compile(r"failed to find the GPU handle \d+ in the multicast team\b")
+_HANDLE = re.compile(r"failed to find the (?:member )?GPU handle \d+ in the multicast team\b")
 _TOPOLOGY = re.compile(r"detected number of NVSwitches don't match with any supported system topology")
 _NOTHING = re.compile(r"request to query NVSwitch device information .*NV_WARN_NOTHING_TO_DO")
+_VERSION = re.compile(
+    r"fabric manager NVIDIA GPU driver interface version (?P<interface>[\d.]*\d) (?:don't|doesn't) match with driver "
+    r"version (?P<driver>[\d.]*\d)"
+)
 ON_SWITCHES = "fatal: ask a person (contact_support), drain the node"
 
 
@@ -39,6 +43,9 @@ def read(said: str) -> Event | None:
             subject=f"{pci} {number}",
             details={"port": int(found["port"]) if found["port"] else None},
         )
+    found = _VERSION.match(said)
+    if found is not None:
+        return named("fm_version_mismatch", said, details=found.groupdict())
     if _HANDLE.match(said) is not None:
         return named("fm_gpu_handle_missing", said)
     if _TOPOLOGY.match(said) is not None:

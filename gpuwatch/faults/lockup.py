@@ -33,7 +33,7 @@ LONG_S = 60  # a virtual machine that was paused reports what a busy one does: u
 MANY_CPUS = 2
 
 _SOFT = re.compile(
-    r"(?:(?:NMI )?watchdog: )?BUG: soft lockup - CPU#(?P<cpu>\d{1,5}) stuck for (?P<seconds>\d{1,9})s!"
+    r"(?:(?:NMI )?watchdog: )?BUG: soft lockup - CPU#(?P<cpu>\d{1,5}) stuck for (?P<seconds>\d{1,9})(?:s| seconds)!"
     r"(?: \[(?P<name>.*):(?P<pid>\d{1,10})\])?",
     re.DOTALL,
 )

@@ -34,6 +34,9 @@ _CHECK = re.compile(
     r"(?:mce: )?\[Hardware Error\]: CPU (?P<cpu>\d+): Machine Check(?P<exception> Exception)?: [0-9a-f]+ "
     r"Bank (?P<bank>\d+): (?P<status>[0-9a-f]{1,16})"
 )
+_SAID = re.compile(
+    r"(?:mce: )?\[Hardware Error\]: (?P<bad>Uncorrected, \w|System Fatal error|(?:Corrected|Deferred) error, no action)"
+)
 _LOGGED = re.compile(r"(?:mce: )?\[Hardware Error\]: Machine check events logged")
 _BROKEN = re.compile(r"(?:mce: )?(?:\[Hardware Error\]: )?Uncorrected hardware memory error in ")
 _PAGE = re.compile(
@@ -76,6 +79,9 @@ def _machine_check(message: str) -> Event | None:
         kind = "mce_uncorrected" if uncorrected else "mce_corrected"
         cpu, bank = int(found["cpu"]), int(found["bank"])
         return named(kind, message, subject=f"cpu {cpu} bank {bank}", details={"cpu": cpu, "bank": bank})
+    found = _SAID.match(message)
+    if found is not None:
+        return named("mce_uncorrected" if found["bad"][0] in "US" else "mce_corrected", message)
     if _LOGGED.match(message) is not None:
         return named("mce_logged", message)
     if _BROKEN.match(message) is not None:

@@ -51,7 +51,12 @@ _ADMIN = (
     "The device sent a completion but the driver didn't receive any MSI-X interrupt for admin",
     "Admin queue is closed",
 )
-_RESET = ("Reset indication didn't turn", "Device isn't ready, can't reset device")
+_RESET = (
+    "Reset indication didn't turn",
+    "Device isn't ready, can't reset device",
+    "Device isn't ready, abort com init",
+)
+_REFUSED = ("Failed to process command", "Failed to submit command")
 _ERROR_LEVEL = 3  # of the card's own scale, 0 is an emergency; from 4 on it is a warning
 
 
@@ -129,7 +134,7 @@ def _link(text: str, said: str, pci: str | None, dev: str) -> Event | None:
         return named(kind, text, pci=pci, subject=f"{dev}/{number}", details={"dev": dev, "port": number})
     if said in ("Link down", "Link up"):
         return named(f"nic_link_{said[5:]}", text, pci=pci, subject=dev, details={"dev": dev})
-    if said.startswith("TX timeout detected"):
+    if said.startswith(("TX timeout detected", "RX timeout on channel")):
         return named("nic_tx_timeout", text, pci=pci, subject=dev, details={"dev": dev})
     return None
 
@@ -154,4 +159,6 @@ def _efa(text: str, found: re.Match[str]) -> Event | None:
         return named("efa_admin_timeout", text, pci=pci, details={"dev": found["dev"]})
     if said.startswith(_RESET):
         return named("efa_reset_failed", text, pci=pci, subject=pci or found["dev"], details={"dev": found["dev"]})
+    if said.startswith(_REFUSED):
+        return named("efa_cmd_failed", text, pci=pci, subject=pci or found["dev"], details={"dev": found["dev"]})
     return None

@@ -19,7 +19,8 @@ STARTS = (
 )
 
 _HANDLE = re.compile(
-    rf"Unable to determine the device handle for (?:GPU|gpu) ?(?:\d{{1,3}}: )?(?P<pci>{ADDRESS}): (?P<why>.*)"
+    r"Unable to determine the device handle for (?:GPU|gpu) ?(?:(?P<index>\d{1,3}): )?"
+    rf"(?:(?P<pci>{ADDRESS}): )?(?P<why>.*)"
 )
 _INIT = re.compile(r"Failed to (?:initialize|properly shut down) NVML: (?P<why>.*)")
 _LOST = re.compile(r".*?(?P<pci>[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\b.*\[GPU is lost\]")
@@ -60,7 +61,10 @@ class SmiText:
     def _refusal(self, line: str) -> Event | None:
         handle = _HANDLE.match(line)
         if handle is not None:
-            pci = pci_address(handle["pci"])
+            pci = pci_address(handle["pci"]) if handle["pci"] else None
+            if pci is None:  # some versions name the index alone
+                details = {"index": int(handle["index"])} if handle["index"] else {}
+                return named("no_handle", line, subject=f"index {handle['index']}", details=details)
             if "insufficiently powered" in handle["why"]:  # hands are needed: no reboot connects a cable
                 return named("no_handle", line, pci=pci, subject=pci or "", verdict=("fatal", "contact_support", "yes"))
             kind = "gpu_lost" if handle["why"].startswith("GPU is lost") else "no_handle"

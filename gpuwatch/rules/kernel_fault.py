@@ -35,11 +35,12 @@ from gpuwatch.rules import Rule
 
 RUNGS: dict[str, Rung] = {rung: rung for rung in get_args(Rung)}
 FAILED = frozenset(
-    {"sxid", "fm_nvswitch_fatal", "fm_topology_mismatch", "gpu_init_failed"}
+    {"sxid", "fm_nvswitch_fatal", "fm_topology_mismatch", "fm_version_mismatch", "gpu_init_failed"}
     | {"kernel_panic", "hard_lockup", "soft_lockup", "efa_admin_timeout"}
 )
 """Fatal ones of these leave no node to compute on."""
 SOFT = frozenset({"nvme_lost", "nvme_no_path", "raid_failed"})
+SOFTWARE = frozenset({"fm_version_mismatch"})
 SWITCHES = frozenset({"sxid", "fm_nvswitch_fatal", "fm_nvswitch_nonfatal"})
 FILE_SYSTEMS = frozenset({"fs_read_only", "fs_shutdown", "fs_error"})
 TOLD_ONLY = frozenset({"oom", "hung_task", "nfs_not_responding", "file_max"})
@@ -118,6 +119,7 @@ def _evidence(
         cause=f"kernel_{worst.kind}",
         kind=worst.kind,
         note=note,
+        software=worst.kind in SOFTWARE,
     )
 
 

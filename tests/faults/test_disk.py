@@ -103,6 +103,13 @@ LINES = [
     ),
     ("", "EXT4-fs (dm-0): metadata_csum_seed is not necessary"),
     ("", "XFS (nvme1n1): Mounting V5 Filesystem"),
+    ("", "EXT4-fs error (device loop0): ext4_mark_recovery_complete:6229: comm mount: Orphan file not empty"),
+    (f"event=fs_error; dev=sda1; {BAD}", "EXT4-fs error (device sda1) in ext4_reserve_inode_write:4735: Out of memory"),
+    (
+        f"event=fs_shutdown; dev=sdb1; {DEAD}",
+        "XFS (sdb1): Log I/O Error (0x2) detected at xlog_ioend_work+0x6e/0x70 [xfs] "
+        "(fs/xfs/xfs_log.c:1378).  Shutting down filesystem.",
+    ),
     ("", "XFS (nvme1n1): Ending clean mount"),
     (
         f"event=raid_failed; dev=sda1; array=md1; {DEAD}",

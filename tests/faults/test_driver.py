@@ -138,3 +138,14 @@ def test_the_serial_belongs_to_the_gpu_announced_before_it() -> None:
         reader.feed(line.encode())
     assert reader.interpreter.uuids == {"0000:05:00": "GPU-1", "0000:06:00": "GPU-2"}
     assert reader.interpreter.serials == {"0000:05:00": "77"}
+
+
+def test_a_driver_that_wants_a_reset_says_so_without_a_number() -> None:
+    reset = (
+        "NVRM: rpcRmApiAlloc_GSP: GspRmAlloc failed: hClient=0xc1d00001; hClass=0x2080; paramsStatus=0x0; "
+        "status=0x62: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062)"
+    )
+    event = driver.simple(reset)
+    assert event is not None
+    assert (event.kind, event.action, event.drain) == ("gpu_reset_required", "reset_gpu", "yes")
+    assert driver.simple(reset.replace("RESET_REQUIRED", "OBJECT_NOT_FOUND")) is None

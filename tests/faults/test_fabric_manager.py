@@ -82,6 +82,30 @@ LINES = [
         "slurmd[7]: error: Failed to initialize NVML: Driver/library version mismatch",
     ),
     ("", "slurmd: error: Failed to initialize NVML: Not Supported"),
+    (
+        "event=fm_gpu_handle_missing; drain=after_count",
+        "[Sep 17 2024 06:01:46] [ERROR] [tid 7] failed to find the member GPU handle 54 in the multicast team setup request "
+        "id 61.",
+    ),
+    (
+        "event=fm_version_mismatch; interface=550.127.05; driver=550.120; severity=fatal; action=contact_support; drain=yes",
+        "Nov 05 13:55:26 node1 nv-fabricmanager[104230]: fabric manager NVIDIA GPU driver interface version 550.127.05 don't "
+        "match with driver version 550.120. Please update with matching NVIDIA driver package.",
+    ),
+    (
+        "event=fm_version_mismatch; driver=570.124.06",
+        "nv-fabricmanager[131760]: fabric manager NVIDIA GPU driver interface version 570.86.15 doesn't match with driver "
+        "version 570.124.06. Please update with matching NVIDIA driver package.",
+    ),
+    (
+        "",
+        "Mar 25 02:10:15 host1 nv-fabricmanager[2116]: Successfully configured all the available NVSwitches to route GPU "
+        "NVLink traffic. NVLink Peer-to-Peer support will be enabled once the GPUs are succ",
+    ),
+    (
+        "event=gpu_lost; code=15; drain=yes",
+        "slurmstepd-gypsum-gpu182: error: NVML: Failed to get Compute running process count(15): GPU is lost",
+    ),
     # nobody speaks in another's place
     (
         "",

@@ -16,6 +16,8 @@ from tests.faults_table import told
 
 MESSAGES = {
     "NVRM: Xid (PCI:0000:05:00): 79, pid=7, name=a, GPU has fallen off the bus.": "xid",
+    "NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED]": "gpu_reset_required",
+    "infiniband rdmap0s6: Failed to submit command REG_MR (opcode 9) err -12": "efa_cmd_failed",
     "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up": "sxid",
     "mlx5_core 0000:d2:00.0: poll_health:825:(pid 0): device's health compromised - reached miss count": "nic_fw_dead",
     "mlx5_core 0000:03:00.0: wait_func:1195:(pid 9): INIT_HCA(0x102) timeout. Will cause a leak of": "nic_cmd_timeout",

@@ -43,6 +43,11 @@ LINES = [
         "[190.0] watchdog: BUG: soft lockup - CPU#1 stuck for 200s! [a:1]",
     ),
     ("", "soft lockup - no CPU here"),
+    (
+        f"event=soft_lockup; cpu=5; seconds=26; {SHORT}",
+        "watchdog: BUG: soft lockup - CPU#5 stuck for 26 seconds! [bash:537]",
+    ),
+    (f"event=soft_lockup; cpu=11; seconds=94; name=-; {SHORT}", "watchdog: BUG: soft lockup - CPU#11 stuck for 94s!"),
     (f"event=hard_lockup; cpu=12; {HANG}", "watchdog: Watchdog detected hard LOCKUP on cpu 12"),
     (f"event=hard_lockup; cpu=3; {HANG}", "NMI watchdog: Watchdog detected hard LOCKUP on cpu 3"),
     (f"event=hard_lockup; cpu=0; {HANG}", "Watchdog detected hard LOCKUP on cpu 0"),

@@ -72,6 +72,14 @@ LINES = [
         "mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 7: 8c00004000010090",
     ),
     ("event=mce_logged; severity=info; action=none; drain=no", "mce: [Hardware Error]: Machine check events logged"),
+    (f"event=mce_uncorrected; {DEAD}", "[Hardware Error]: Uncorrected, software restartable error."),
+    (f"event=mce_uncorrected; {DEAD}", "mce: [Hardware Error]: System Fatal error."),
+    ("event=mce_corrected; severity=info; drain=no", "[Hardware Error]: Corrected error, no action required."),
+    ("event=mce_corrected; severity=info; drain=no", "[Hardware Error]: Deferred error, no action required."),
+    (
+        f"event=edac_ue; dimm=unknown memory; {DEAD}",
+        "EDAC MC0: 1 UE Multi-bit ECC on unknown memory (node:0 card:1 module:71 bank:7 row:0 col:0 page:0x1 offset:0xc00)",
+    ),
     ("", "mce: CPU0: Thermal monitoring enabled (TM1)"),
     ("", "mce: [Hardware Error]: TSC 0 ADDR 7d5a2c1000 MISC 200404c24c086"),
     (

@@ -138,6 +138,22 @@ LINES = [
     ("", "i40e 0000:a1:00.0 ens44f0np0: NETDEV WATCHDOG: CPU: 214: transmit queue 22 timed out 5376 ms"),
     ("", "i40e 0000:3d:00.0 eno1: NIC Link is Down"),
     ("", "virtio_net virtio0 eth0: NETDEV WATCHDOG: CPU: 1: transmit queue 0 timed out 5500 ms"),
+    (
+        f"event=efa_reset_failed; pci=0000:00:06.0; {DEAD}",
+        "efa 0000:00:06.0: Device isn't ready, abort com init",
+    ),
+    (
+        "event=efa_cmd_failed; dev=rdmap0s6; severity=warn; action=none; drain=no",
+        "infiniband rdmap0s6: Failed to process command CREATE_QP (opcode 6) comp_status 1 err -22",
+    ),
+    ("", "infiniband mlx5_0: Wait for completion (polling) timeout"),
+    ("", "ena 0000:00:05.0: Reset indication didn't turn on"),
+    ("", "ena 0000:00:05.0 eth0: Device isn't ready, can't reset device"),
+    (
+        "event=nic_tx_timeout; dev=eth0; drain=after_count",
+        "mlx5_core 0000:04:00.0 eth0: RX timeout on channel: 3, ICOSQ: 0x1, RQ: 0x2, CQ: 0x3",
+    ),
+    ("", "mlx5_core 0000:00:02.0: wait_func_handle_exec_timeout:1113:(pid 3122): cmd[0]: CREATE_CQ(0x400) recovered"),
     ("", "ena 0000:00:05.0 eth0: Keep alive watchdog timeout."),
     ("", "mlx5_core 0000:5e:00.0: firmware version: 20.31.1014"),
     ("", "mlx5_core 0000:5e:00.0: E-Switch: Total vports 10, per vport: max uc(128) max mc(2048)"),

@@ -134,6 +134,11 @@ LINES = [
         "event=driver_mismatch; severity=degraded; action=reboot; drain=yes",
         "Failed to properly shut down NVML: Driver/library version mismatch",
     ),
+    (f"event=no_handle; index=2; pci=-; {LOST}", "Unable to determine the device handle for GPU2: Unknown Error"),
+    (
+        f"event=no_handle; pci=0000:01:00; {LOST}",
+        "Unable to determine the device handle for GPU 0000:01:00.0: Not Found",
+    ),
     (f"event=gpu_lost; code=15; {LOST}", "pynvml.NVMLError_GpuIsLost: GPU is lost"),
     (f"event=gpu_lost; code=15; {LOST}", "pynvml.nvml.NVMLError_GpuIsLost: GPU is lost"),
     (
