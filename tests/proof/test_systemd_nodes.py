@@ -6,19 +6,17 @@ Simulated are only the GPUs. One story in order: each test goes on where the one
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import pytest
-import trustme
 
+from gpuwatch.aggregator.heard import LATE_S
 from gpuwatch.model.wire import Report
-from tests.systemd_nodes import TREE, Centre, Machine, Switch, installed_root, until, wheel
+from tests.systemd_nodes import TREE, Machine, until
+from tests.systemd_site import AGENT, AGGREGATOR, WATCHDOG_S, Site, built
 
 pytestmark = [
     pytest.mark.proof,
@@ -28,111 +26,18 @@ pytestmark = [
 
 SLOTS = ("gpu1", "gpu2", "gpu3")
 FIRST, SECOND = "0.0.1", "0.0.2"
-AGENT, AGGREGATOR = "gpuwatch-agent", "gpuwatch-aggregator"
-WATCHDOG_S = 4  # instead of the unit's 60
 CUT_OFF_S = 25.0
 CAP_SYSLOG = 1 << 34
-LATE = 'gpuwatch_reports_taken_total{how="late"}'
+LATE, REPEATED = (f'gpuwatch_reports_taken_total{{how="{how}"}}' for how in ("late", "repeated"))
 XID = "NVRM: Xid (PCI:0000:1a:00): 43, pid={pid}, name=python, Ch 00000008"
 
 PAGE = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:{port}/metrics').read().decode())"
 
-AGGREGATOR_TOML = """\
-[server]
-listen = "{address}:9190"
-secret_file = "secret"
-operator_token_file = "operator"
-tls_cert_file = "cert.pem"
-tls_key_file = "key.pem"
-[pools.h100]
-nodes = ["gpu[1-3]"]
-gpus = 8
-[pools.h100.policy]
-hold_off_s = 3.0
-"""
-
-
-class Site(NamedTuple):
-    """What was built."""
-
-    switch: Switch
-    centre: Centre
-    nodes: dict[str, Machine]
-
-    def story(self) -> str:
-        words = [f"{self.centre.fleet()}", self.centre.machine.says("journalctl", "-u", AGGREGATOR, "-n", "20")]
-        return "\n".join([*words, *(node.says("journalctl", "-u", AGENT, "-n", "20") for node in self.nodes.values())])
-
-    def well(self) -> bool:
-        return self.centre.health() == dict.fromkeys(SLOTS, "healthy") and not self.centre.fleet()["blind_because"]
-
-    def until_well(self, seconds: float = 40.0) -> float:
-        return until("all nodes are healthy", seconds, self.well, self.story)
-
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    work = Path(tempfile.mkdtemp(prefix="gpuwatch-systemd-", dir="/var/tmp"))
-    switch = Switch(("ctl", *SLOTS))
-    machines: list[Machine] = []
-    try:
-        root = installed_root(work, [wheel(FIRST, work), wheel(SECOND, work)])
-        centre = Machine("ctl", root, switch, work)
-        machines.append(centre)
-        url = f"https://{switch.address['ctl']}:9190"
-        authority = trustme.CA()
-        set_up_centre(centre, switch.address["ctl"], authority)
-        nodes: dict[str, Machine] = {}
-        for slot in SLOTS:
-            nodes[slot] = Machine(slot, root, switch, work, "--bind=/dev/kmsg", "--capability=CAP_SYSLOG")
-            machines.append(nodes[slot])
-            set_up_node(nodes[slot], centre, url, authority)
-        yield Site(switch, Centre(centre, url), nodes)
-    finally:
-        for machine in machines:
-            machine.close()
-        switch.close()
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def set_up_centre(machine: Machine, address: str, authority: trustme.CA) -> None:
-    """As docs/operating.md says."""
-    machine.write("/etc/gpuwatch/aggregator.toml", AGGREGATOR_TOML.format(address=address))
-    certificate = authority.issue_cert(address)
-    machine.write("/etc/gpuwatch/cert.pem", "".join(pem.bytes().decode() for pem in certificate.cert_chain_pems))
-    machine.write("/etc/gpuwatch/key.pem", certificate.private_key_pem.bytes().decode())
-    machine.write("/etc/gpuwatch/ca.pem", authority.cert_pem.bytes().decode())
-    for name in ("secret", "operator"):
-        machine.run("sh", "-c", f"umask 077; head -c 32 /dev/urandom | base64 > /etc/gpuwatch/{name}")
-        machine.run("chown", "gpuwatch", f"/etc/gpuwatch/{name}")
-    machine.run("systemctl", "enable", "--now", AGGREGATOR)
-
-
-def set_up_node(machine: Machine, centre: Machine, url: str, authority: trustme.CA) -> None:
-    """As docs/operating.md says, with the shipped agent.toml; only the GPUs are simulated, and some times are short."""
-    example = (TREE / "deploy" / "agent.toml").read_text()
-    changes = {
-        "http://aggregator.example:9190": url,
-        '# ca_file = "/etc/gpuwatch/ca.pem"': 'ca_file = "/etc/gpuwatch/ca.pem"',
-        "interval_s = 5.0                ": "interval_s = 1.0                ",
-        "retry_most_s = 15.0": "retry_most_s = 3.0",
-        '"auto"          # /dev/kmsg': '"file"\npath = "/var/log/kern.log"  #',
-        "[collectors.nvml]\nenabled = true\ninterval_s = 5.0": "[collectors.nvml]\nenabled = true\ninterval_s = 1.0\n"
-        'preload = "gpuwatch.simulate.nvml:install"\npreload_argument = "/etc/gpuwatch/gpus.json"',
-    }
-    for old, new in changes.items():
-        assert old in example, old
-        example = example.replace(old, new)
-    machine.write("/etc/gpuwatch/agent.toml", example)
-    machine.write("/etc/gpuwatch/ca.pem", authority.cert_pem.bytes().decode())
-    machine.write("/etc/gpuwatch/gpus.json", msgspec.json.encode({"gpu_count": 8, "seed": machine.name}).decode())
-    machine.write("/var/log/kern.log", "", group="adm")
-    dropin = f"/etc/systemd/system/{AGENT}.service.d/short.conf"
-    machine.write(dropin, f"[Service]\nWatchdogSec={WATCHDOG_S}\n", mode="0644", group="root")
-    machine_id = msgspec.json.decode(machine.says("sh", "-c", "gpuwatch scan --json 2> /dev/null"))["machine"]
-    machine.write("/etc/gpuwatch/token", centre.run("gpuwatch", "token", machine_id))
-    machine.run("systemctl", "daemon-reload")
-    machine.run("systemctl", "enable", "--now", AGENT)
+    with built(SLOTS, (FIRST, SECOND)) as made:
+        yield made
 
 
 def kernel_says(machine: Machine, pid: int) -> None:
@@ -203,7 +108,8 @@ def test_the_watchdog_does_the_same_for_an_aggregator_that_hangs(site: Site) -> 
 
 def test_cut_off_and_back_nothing_is_lost_even_over_a_restart(site: Site) -> None:
     node, mark = site.nodes["gpu1"], site.centre.mark()
-    spool, late_before = node.path("/var/lib/gpuwatch/spool"), site.centre.metric(LATE)
+    spool = node.path("/var/lib/gpuwatch/spool")
+    late_before, repeated_before = site.centre.metric(LATE), site.centre.metric(REPEATED)
     for pid in (100, 101):
         kernel_says(node, pid)
     until("the first events came", 20, lambda: len(site.centre.rows("SELECT event_id FROM events")) == 2, site.story)
@@ -216,9 +122,11 @@ def test_cut_off_and_back_nothing_is_lost_even_over_a_restart(site: Site) -> Non
     kernel_says(node, 201)
     time.sleep(CUT_OFF_S / 2)
     waiting: dict[str, list[int]] = {}
+    long_ago_ns, old_count = time.time_ns() - int((LATE_S + 1.0) * 1e9), 0
     for file in sorted(spool.glob("*.report")):
         report = msgspec.msgpack.decode(file.read_bytes(), type=Report)
         waiting.setdefault(report.agent_id, []).append(report.sequence)
+        old_count += report.sent_unix_ns < long_ago_ns
     site.switch.cable("gpu1", plugged=True)
     back_s = site.until_well(60)
     until("all events came", 30, lambda: len(site.centre.rows("SELECT event_id FROM events")) >= 4, site.story)
@@ -230,6 +138,11 @@ def test_cut_off_and_back_nothing_is_lost_even_over_a_restart(site: Site) -> Non
     assert all(sorted(numbers) == list(range(min(numbers), max(numbers) + 1)) for numbers in waiting.values()), waiting
     assert count > CUT_OFF_S / 2
     late = site.centre.metric(LATE) - late_before
+    assert old_count <= late <= count  # what waited is not taken for news, nor is anything after it
+    assert old_count >= CUT_OFF_S - LATE_S - 3.0
+    # In order and once: a number behind a later one of the same agent counts as repeated, and so does one that comes
+    # twice. One may: the report that the kernel had under way when the cable was pulled.
+    assert site.centre.metric(REPEATED) - repeated_before <= 1
     lost = node.run("python3", "-c", PAGE.format(port=9101))
     assert not [
         line for line in lost.splitlines() if line.startswith("gpuwatch_reports_lost_total") and line[-2:] != " 0"
