@@ -137,6 +137,8 @@ def run(config: Path) -> int:
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
+    if not os.isatty(0):  # a service has no terminal that could be closed, and its settings are read when it starts
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     service = ServiceManager()
     aggregator = Aggregator(settings_file.load(config))
     aggregator.start()
