@@ -32,6 +32,7 @@ from gpuwatch.sdk.kernel_ring import KernelRing
 
 URGENT_AGAIN_NS = 10 * 10**9  # the same fault asks to be sent at once no more often than this
 SETTLED_NS = 60 * 10**9  # the cursor keeps this far behind: what was read may not have been sent yet
+EARLIER_AFTER_NS = 5 * 10**9  # the boot before is history: what happens now is read first
 NVML = "nvml"
 USUAL_FILES = ("/var/log/kern.log", "/var/log/messages", "/var/log/syslog")
 
@@ -43,9 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     interval_s: Annotated[float, msgspec.Meta(gt=0)] = 0.5
     source: Literal["auto", "kmsg", "journal", "file"] = "auto"
     path: Path | None = None  # for `file`: the log; for `kmsg`: the device; for `journal`: the journalctl command
-    cursor: Path | None = (
-        None  # remembers over restarts what was read; without it the log is read again, to the same ids
-    )
+    cursor: Path | None = None  # remembers over restarts what was read; None: in the agent's own state
     fabric_manager_log: Path | None = Path("/var/log/fabricmanager.log")  # read where it is there; None: not at all
     earlier_boot: bool = True  # once a boot, read from the journal what the kernel said last in the boot before
     journalctl: Path = Path("journalctl")
@@ -68,7 +67,17 @@ class _Reader:
         self._fabric: KernelFile | None = None
         self._fabric_telling = Telling()
         self._urgent_ns: dict[tuple[str, str | None], int] = {}
+        self._cursor = settings.cursor
+        self._begun_ns = clock.monotonic_ns()
         self._unsettled: deque[tuple[int, str]] = deque()  # (monotonic ns, position) of readings with events
+        self._written = self._saved_position()
+
+    def keep(self, folder: Path, *, ours: bool = True) -> None:
+        """Where the cursor goes unless the settings say. Not `ours`: one look beside an agent leaves no trace."""
+        if not ours:
+            self._cursor, self._earlier_done = None, True
+        elif self._cursor is None:
+            self._cursor = folder / "kernel_log.json"
         self._written = self._saved_position()
 
     def fileno(self) -> int:
@@ -118,6 +127,8 @@ class _Reader:
         if self._earlier_done:
             return []
         if self._earlier is None:
+            if self._clock.monotonic_ns() - self._begun_ns < EARLIER_AFTER_NS:
+                return []
             if source.name != "kmsg" or self._written.get("earlier_of") == self._boot_id:
                 self._earlier_done = True
                 return []
@@ -216,10 +227,10 @@ class _Reader:
         return saved.get("position", "") if same else ""
 
     def _saved_position(self) -> dict[str, str]:
-        if self._settings.cursor is None:
+        if self._cursor is None:
             return {}
         try:
-            saved = json.loads(self._settings.cursor.read_bytes())
+            saved = json.loads(self._cursor.read_bytes())
         except (OSError, ValueError):
             return {}
         return {key: str(value) for key, value in saved.items()} if isinstance(saved, dict) else {}
@@ -228,7 +239,7 @@ class _Reader:
         position: str | None = None
         while self._unsettled and now_ns - self._unsettled[0][0] >= SETTLED_NS:
             position = self._unsettled.popleft()[1]
-        path = self._settings.cursor
+        path = self._cursor
         if position is None or path is None or self._source is None:
             return
         self._written = {"source": self._source.name, "boot_id": self._boot_id, "position": position}

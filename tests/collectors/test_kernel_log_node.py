@@ -249,6 +249,8 @@ def test_beside_the_ring_the_boot_before_is_read_once(
 ) -> None:
     command, clock = journalctl([XID, "Kernel panic - not syncing: Fatal Machine check"]), FakeClock()
     reader = ring_reader(tmp_path, command, clock)
+    assert all_of(reader) == [], "what happens now comes first"
+    clock.pass_s(6)
     events = all_of(reader)
     assert [(event.kind, event.xid, event.boot_id) for event in events] == [
         ("xid", 79, "9" * 32),
@@ -258,6 +260,7 @@ def test_beside_the_ring_the_boot_before_is_read_once(
     clock.pass_s(120)
     reader.close()
     again = ring_reader(tmp_path, command, clock)
+    clock.pass_s(6)
     assert all_of(again) == [], "another agent in the same boot"
     again.close()
     (call,) = (tmp_path / "calls").read_text().splitlines()
@@ -265,12 +268,55 @@ def test_beside_the_ring_the_boot_before_is_read_once(
     assert "_TRANSPORT=kernel" in call
 
 
+def test_one_look_beside_an_agent_reads_no_history_and_leaves_no_trace(
+    tmp_path: Path, journalctl: Callable[[list[str] | None], Path]
+) -> None:
+    clock = FakeClock()
+    reader = ring_reader(tmp_path, journalctl([XID]), clock)
+    reader.keep(tmp_path / "state", ours=False)
+    clock.pass_s(6)
+    assert all_of(reader) == []
+    clock.pass_s(120)
+    reader.close()
+    assert not (tmp_path / "calls").exists()
+    assert not (tmp_path / "cursor").exists()
+
+
+def test_the_cursor_is_kept_in_the_agents_state_where_the_settings_name_no_other(tmp_path: Path) -> None:
+    log, state, clock = tmp_path / "kern.log", tmp_path / "state", FakeClock()
+    log.write_text("")
+    settings = kernel_log.Settings(source="file", path=log, fabric_manager_log=None)
+
+    def opened() -> kernel_log._Reader:
+        reader = kernel_log.open_reader(settings, clock, BOOT)
+        reader.keep(state)
+        return reader
+
+    reader = opened()
+    reader.read()
+    with log.open("a") as file:
+        file.write("x\n" * 1000 + XID + "\n")
+    assert len(reader.read().facts.events) == 1
+    clock.pass_s(120)
+    reader.close()
+    saved = json.loads((state / "kernel_log.json").read_text())
+    assert saved["boot_id"] == BOOT
+    reader = opened()
+    assert reader.read().facts.events == (), "read and settled before the restart"
+    with log.open("a") as file:
+        file.write("EXT4-fs (md0): Remounting filesystem read-only\n")
+    assert [event.kind for event in reader.read().facts.events] == ["fs_read_only"]
+    reader.close()
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_no_boot_before_and_no_journal_are_no_faults(
     tmp_path: Path, journalctl: Callable[[list[str] | None], Path], there: bool
 ) -> None:
     command = journalctl(None) if there else tmp_path / "nothing"
-    reader = ring_reader(tmp_path, command, FakeClock())
+    clock = FakeClock()
+    reader = ring_reader(tmp_path, command, clock)
+    clock.pass_s(6)
     assert all_of(reader) == []
     assert reader.read().gaps == {}
     reader.close()
