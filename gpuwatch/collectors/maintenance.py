@@ -2,13 +2,12 @@
 
 Asked of the cloud's metadata service, which only the machine itself can reach, and only where the firmware says that
 this is a machine of that cloud: elsewhere nothing is asked. The first answer may take two minutes (Azure), so the source has
-a long deadline, in a thread of its own like every source. One provider a file: `sdk/azure_notices.py`.
+a long deadline, in a thread of its own like every source. One provider a file: `sdk/azure_notices.py`; Google's and EC2's were never run there.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -40,17 +39,15 @@ class _Reader:
     def __init__(self, settings: Settings) -> None:
         self._provider = provider(settings.dmi) if settings.provider == "auto" else settings.provider
         self._source: Any = None
-        module = f"gpuwatch.sdk.{self._provider}_notices"
-        if self._provider and importlib.util.find_spec(module) is not None:
-            make = importlib.import_module(module).open_source
+        if self._provider:
+            make = importlib.import_module(f"gpuwatch.sdk.{self._provider}_notices").open_source
             self._source = make(SystemClock(), base_url=settings.base_url, timeout_s=settings.timeout_s)
         self._known: frozenset[tuple[str, bool]] = frozenset()
 
     def read(self) -> Reading:
         """Everything that stands now. Urgent when something new stands there, or has begun."""
         if self._source is None:
-            where = f"of {self._provider} are not read yet" if self._provider else "need a cloud that is known"
-            raise Unsupported(f"announcements {where}")
+            raise Unsupported("no machine of a cloud that announces what it does")
         notices = self._source.read()
         known = frozenset((notice.id, notice.started) for notice in notices)
         fresh, self._known = known - self._known, known

@@ -9,8 +9,8 @@ from __future__ import annotations
 import http.client
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
-from datetime import UTC
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
 from email.message import Message
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
@@ -33,8 +33,15 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def ask(url: str, headers: Mapping[str, str], *, timeout_s: float, method: str = "GET") -> Answer | None:
-    """The answer; None for 404, which is how some of these services say "nothing". Raises `ProbeError`."""
+def ask(
+    url: str,
+    headers: Mapping[str, str],
+    *,
+    timeout_s: float,
+    method: str = "GET",
+    nothing: Collection[int] = (404,),
+) -> Answer | None:
+    """The answer; None for the codes by which this service says "nothing". Raises `ProbeError`."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
     request = urllib.request.Request(url, headers=dict(headers), method=method)
     try:
@@ -45,7 +52,7 @@ def ask(url: str, headers: Mapping[str, str], *, timeout_s: float, method: str =
             return Answer(text.decode("utf-8", "replace"), _date(answer.headers))
     except urllib.error.HTTPError as error:
         with error:
-            if error.code == 404:
+            if error.code in nothing:
                 return None
             raise ProbeError(
                 f"the metadata service answers {error.code}", why=url, next_step="nothing, unless it lasts"
@@ -64,6 +71,15 @@ def unix_ns(text: str) -> int | None:
         found = parsedate_to_datetime(text)
         return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()) * 10**9
     except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+
+
+def iso_unix_ns(text: str) -> int | None:
+    """`2024-12-01T19:00:01Z`; None for what is no such date, or has no zone."""
+    try:
+        found = datetime.fromisoformat(text)
+        return int(found.timestamp()) * 10**9 if found.tzinfo is not None else None
+    except (ValueError, TypeError, OverflowError):
         return None
 
 
