@@ -15,7 +15,7 @@ import struct
 import threading
 from pathlib import Path
 
-INIT, STATFS = 26, 17
+GETATTR, STATFS, INIT = 3, 17, 26
 HEADER = struct.Struct("<IIQQIIII")  # fuse_in_header
 ANSWER = struct.Struct("<IiQ")  # fuse_out_header
 MNT_DETACH = 2
@@ -51,6 +51,9 @@ class HungMount:
             _, opcode, unique, *_ = HEADER.unpack_from(asked)
             if opcode == INIT:
                 body = struct.pack("<IIIIHHIIHHI28x", 7, 31, 65_536, 0, 16, 12, 65_536, 1, 1, 0, 0)
+            elif opcode == GETATTR:
+                attributes = struct.pack("<6Q10I", 1, 0, 0, 0, 0, 0, 0, 0, 0, 0o40755, 2, 0, 0, 0, 4096, 0)
+                body = struct.pack("<QII", 1, 0, 0) + attributes
             elif opcode == STATFS and self.answers:
                 body = struct.pack("<QQQQQIIII24x", 1000, 500, 500, 100, 50, 4096, 255, 4096, 0)
             elif opcode == STATFS:

@@ -23,7 +23,10 @@ AGENT, AGGREGATOR = DEPLOY / "gpuwatch-agent.service", DEPLOY / "gpuwatch-aggreg
 HANDS = DEPLOY / "gpuwatch-hands.service"
 UNITS = pytest.mark.parametrize("unit", [AGENT, AGGREGATOR], ids=["agent", "aggregator"])
 ALL = pytest.mark.parametrize("unit", [AGENT, AGGREGATOR, HANDS], ids=["agent", "aggregator", "hands"])
-MOST_EXPOSED = {HANDS: 2.2}  # of 10, as systemd 252 counts: root, and it must see all processes
+MOST_EXPOSED = {  # of 10, as systemd 252 counts
+    HANDS: 2.2,  # root, and it must see all processes
+    AGENT: 2.1,  # it sees that /home is there, to ask a file server below it whether it answers
+}
 USUALLY_EXPOSED = 2.0
 
 
