@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 
-from gpuwatch.agent import processes
 from gpuwatch.model.facts.attribution import AttributionFacts
 from gpuwatch.model.facts.hands import HandsFacts
 from gpuwatch.model.facts.host import HostFacts
@@ -25,6 +24,7 @@ from gpuwatch.model.facts.kernel_log import KernelLogFacts
 from gpuwatch.model.facts.nvml import NvmlFacts
 from gpuwatch.model.facts.training import TrainingFacts
 from gpuwatch.model.wire import Ack, Envelope, Report
+from gpuwatch.sdk import processes
 
 KINDS: Mapping[str, type] = {
     "nvml": NvmlFacts,

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from gpuwatch.agent import processes
+from gpuwatch.sdk import processes
 
 NOTE_BYTES = 128
 

@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 
 from gpuwatch.agent.answers import Latest
-from gpuwatch.agent.processes import thread_waits_for
 from gpuwatch.clock import Clock
 from gpuwatch.collectors import Collector, Hung, Reader, Unsupported
 from gpuwatch.errors import GpuwatchError
 from gpuwatch.model.moment import Moment
 from gpuwatch.model.wire import NO_FACTS, Envelope
+from gpuwatch.sdk.processes import thread_waits_for
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,8 @@ NS = 10**9
 MAX_EVENTS_A_REPORT = 250  # each up to almost two kilobytes; a report may have a megabyte, and training needs half
 MAX_EVENTS_HELD = 20_000
 REST_S = 0.05  # after a reading: a storm of events is read in lumps
-CHATTER_REST_S = 0.5  # after a reading that a descriptor asked for: a chatty log wakes us no oftener than this
+CHATTER_REST_S = 0.15  # after a reading that a descriptor asked for: a chatty log wakes us no oftener, and delays no
+# fatal line beyond the 200 ms in which it is to leave the node
 LOOK_SELDOM = 20  # intervals between two looks for events where none can be read at present
 MOST_INTERVALS = 60
 

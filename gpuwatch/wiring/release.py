@@ -8,13 +8,13 @@ from typing import Any
 
 import gpuwatch.collectors
 from gpuwatch.agent.book import Book
-from gpuwatch.agent.processes import is_alive, what_it_waits_for
 from gpuwatch.agent.release import ReleaseFile
 from gpuwatch.agent.settings import Settings, load
 from gpuwatch.clock import SystemClock
 from gpuwatch.collectors import Collector
 from gpuwatch.model.moment import Moment
 from gpuwatch.registry import leaves
+from gpuwatch.sdk.processes import is_alive, what_it_waits_for
 
 LOOK_S = 0.1
 PATIENCE_S = 30.0  # the agent looks each third of its watchdog's time, and a slow call takes seconds

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.agent.processes import start_ticks
+from gpuwatch.sdk.processes import start_ticks
 from gpuwatch.wiring import release as wiring
 from tests.agent_node import Aggregator, Node, envelope_of, status_is
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.agent import processes
 from gpuwatch.model.wire import Report
+from gpuwatch.sdk import processes
 from tests.agent_node import Aggregator, Node, envelope_of, status_is
 from tests.components import go_without
 from tests.nvml_library.build import build

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import gpuwatch.collectors
-from gpuwatch.agent import processes
 from gpuwatch.agent.book import Book, ChildRecord
 from gpuwatch.collectors import Collector
 from gpuwatch.errors import UsageError
 from gpuwatch.model.facts.host import HostFacts
 from gpuwatch.registry import leaves
 from gpuwatch.scan.apart import apart
+from gpuwatch.sdk import processes
 from gpuwatch.wiring import scan
 
 XID = "Nov 30 15:00:00 gpu-001 kernel: [ 1234.500000] NVRM: Xid (PCI:0000:29:00): {}, pid=1234, name=python\n"

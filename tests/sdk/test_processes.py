@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from gpuwatch.agent import processes
+from gpuwatch.sdk import processes
 
 
 def test_this_process_is_itself_and_no_later_one() -> None:
