@@ -210,7 +210,7 @@ class Hands:
         try:
             return reboot(
                 self._settings.reboot,
-                note=lambda step: self._write(self._line("step", order, text=step)),
+                note=lambda step: self._note(order, step),
                 held=self._node.held,
                 meanwhile=self._meanwhile,
             )
@@ -218,6 +218,10 @@ class Hands:
             self.rebooting = False
 
     # the journal
+
+    def _note(self, order: Order, step: str) -> None:
+        self._write(self._line("step", order, text=step))
+        self._journal.rest()
 
     def _line(self, what: str, order: Order | None = None, **more: object) -> Line:
         unix_ns, monotonic_ns = self._now()

@@ -52,7 +52,7 @@ class Journal:
         self._path = folder / "journal"
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = os.open(folder / "lock", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise JournalError(f"other hands use {folder}", next_step="stop them, or set another state_dir") from error
@@ -105,13 +105,19 @@ class Journal:
         """Return when it is on the disk. Raises `JournalError` where it is not: then nothing may be done either."""
         data = _encode(line) + b"\n"
         try:
+            if self._file < 0:
+                self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
             _write_all(self._file, data)
             os.fsync(self._file)
         except OSError as error:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ValueError):
                 os.ftruncate(self._file, self._bytes)  # half a line must not stand before a whole one
             raise JournalError(f"{self._path} cannot be written", why=str(error), next_step="make room") from error
         self._bytes += len(data)
+
+    def rest(self) -> None:
+        """Hold nothing open until the next line: a file system can be made read-only meanwhile."""
+        self._close_file()
 
     def is_long(self) -> bool:
         """It should be written anew."""

@@ -51,7 +51,7 @@ class Reboot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     command: tuple[str, ...] = ("/usr/bin/systemctl", "reboot")
     deadline_s: Seconds = 300.0  # a shutdown waits 90 s for a unit that does not stop
     force: tuple[str, ...] = ("/usr/bin/systemctl", "reboot", "--force")
-    force_deadline_s: Seconds = 90.0
+    force_deadline_s: Seconds = 240.0  # systemd waits 90 s for all to end, then 90 s for what it killed
     sysrq: Path = Path("/proc/sysrq-trigger")  # the last: sync, remount read-only, boot
     sysrq_wait_s: Seconds = 2.0  # after each letter: the kernel does not wait for its own sync
     window_s: Annotated[float, msgspec.Meta(ge=600)] = 21_600.0  # one reboot in so much time of the node's own running

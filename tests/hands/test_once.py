@@ -277,3 +277,31 @@ def test_compaction_changes_nothing_that_counts() -> None:
 def lines_of(node: HandsNode) -> list[Line]:
     text = (node.settings.state_dir / "journal").read_bytes()
     return [msgspec.json.decode(line, type=Line) for line in text.splitlines()]
+
+
+def test_a_shutdowns_last_phase_leaves_the_hands_alone_while_they_wait_for_it(
+    node: HandsNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Source: systemd.io/ROOT_STORAGE_DAEMONS; and nothing is held open that keeps a file system from read-only."""
+    seen: list[tuple[bytes, bool]] = []
+
+    def look() -> None:
+        writing = [path for path in Path("/proc/self/fd").iterdir() if _writes_below(path, node.settings.state_dir)]
+        seen.append((Path("/proc/self/cmdline").read_bytes()[:1], bool(writing)))
+
+    before = Path("/proc/self/cmdline").read_bytes()
+    monkeypatch.setattr(node.hands, "_meanwhile", look)
+    node.answer(node.order("reboot", ""))
+    assert set(seen) == {(b"@", False)}
+    assert Path("/proc/self/cmdline").read_bytes() == before
+    assert node.answer(node.order(action_id="act-2"))[0] == "done"
+
+
+def _writes_below(path: Path, folder: Path) -> bool:
+    try:
+        if not str(path.readlink()).startswith(str(folder)):
+            return False
+        flags = Path(f"/proc/self/fdinfo/{path.name}").read_text().split("flags:\t")[1].split()[0]
+    except OSError:
+        return False
+    return int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
