@@ -48,6 +48,7 @@ MOST_GPUS = 1024  # more than any machine has: a count above it is noise, and as
 ABOUT_RIGHTS = frozenset({4, 17, UNKNOWN})  # what NVML answers a process that may not open the device files
 PCI_DEVICES, DRIVER_FILE, DEVICE_FILE = "/sys/bus/pci/devices", "/proc/driver/nvidia/version", "/dev/nvidiactl"
 KERNEL_RING = "/dev/kmsg"
+AROUND = 6  # rounds between two looks at the node itself, and two tries to start a driver that refuses
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,7 +59,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     deadline_s: Positive = 10.0  # no answer for this long: reported as hung
     kill_after_s: Positive = 60.0  # a call to a GPU whose GSP died returns after 6 to 45 s: killed only past that
     calm_every: Rounds = 3  # memory, temperature, clocks and processes are read each n-th round
-    slow_every: Rounds = 6  # counters and links each n-th round
+    slow_every: Rounds = 12  # counters and links each n-th round
     seldom_every: Rounds = 60  # names, limits and modes each n-th round
     expected_gpus: Annotated[int, msgspec.Meta(ge=0)] | None = None  # this node's; None: the aggregator's pool knows
     pci_devices: str = PCI_DEVICES
@@ -79,6 +80,7 @@ class _Reader:
         self._clock = SystemClock()
         self._calls = Calls()
         self._fields = Fields(self._calls)
+        self._around_every = min(AROUND, settings.slow_every)
         self._xids = Xids(self._calls)
         self._hear_xids = settings.xids == "yes"
         self._pci = PciFunctions(settings.pci_devices)
@@ -101,7 +103,7 @@ class _Reader:
     def spent(self) -> bool:
         """The library that is loaded does not fit the driver. Where packages or driver were changed since, another one
         would fit, which only a new process can load: asked for where the next round would try again."""
-        mismatch = self._init_error == VERSION_MISMATCH and (self._round + 1) % self._settings.slow_every == 0
+        mismatch = self._init_error == VERSION_MISMATCH and (self._round + 1) % self._around_every == 0
         return self._stale or mismatch
 
     def watch(self, note: Callable[[str], Any]) -> None:
@@ -111,7 +113,7 @@ class _Reader:
     def read(self) -> Reading:
         """One round. The first initialises the library and asks everything."""
         self._round += 1
-        around = self._round % self._settings.slow_every == 0
+        around = self._round % self._around_every == 0
         if around:
             self._look_around()
         if not self._up and (around or self._init_error is None):
