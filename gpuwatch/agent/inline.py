@@ -29,8 +29,8 @@ NS = 10**9
 MAX_EVENTS_A_REPORT = 250  # each up to almost two kilobytes; a report may have a megabyte, and training needs half
 MAX_EVENTS_HELD = 20_000
 REST_S = 0.05  # after a reading: a storm of events is read in lumps
-CHATTER_REST_S = 0.15  # after a reading that a descriptor asked for: a chatty log wakes us no oftener, and delays no
-# fatal line beyond the 200 ms in which it is to leave the node
+CHATTER_REST_S = 0.5  # after a reading that a descriptor asked for: a chatty log wakes us no oftener than this …
+CHATTER_BURST = 5  # … but after so many: a dying GPU's first line must not delay the one that says so by half a second
 LOOK_SELDOM = 20  # intervals between two looks for events where none can be read at present
 MOST_INTERVALS = 60
 
@@ -79,6 +79,8 @@ class Inline:
         self._asked_unix_ns = 0
         self._due_ns = 0
         self._rest_until_ns = 0
+        self._wakings = CHATTER_BURST * 1.0  # left before a chatty log is read seldomer
+        self._wakings_at_ns = 0
         self._latest: Latest | None = None
         self._events: deque[Any] = deque()
         self._lost_events = 0
@@ -208,7 +210,7 @@ class Inline:
     def _absorb(self, answer: _Answer, now: Moment) -> None:
         latest = answer.latest
         begun_ns, self._asked_ns = self._asked_ns or now.monotonic_ns, None
-        rest_s = min(CHATTER_REST_S, self._interval_s) if self._woken and not answer.more else REST_S
+        rest_s = self._chatter_rest_s(now) if self._woken and not answer.more else REST_S
         self._rest_until_ns = now.monotonic_ns + int(rest_s * NS)
         interval_s = self._interval_s
         if latest.status in ("failed", "unsupported"):
@@ -238,6 +240,14 @@ class Inline:
         if answer.ask and self.on_ask is not None:
             self.on_ask(answer.ask)
         self._now_latest(latest)
+
+    def _chatter_rest_s(self, now: Moment) -> float:
+        """Twice a second on end, a few times at once."""
+        rest_s = min(CHATTER_REST_S, self._interval_s)
+        passed_s = (now.monotonic_ns - self._wakings_at_ns) / NS
+        self._wakings = min(float(CHATTER_BURST), self._wakings + passed_s / rest_s) - 1.0
+        self._wakings_at_ns = now.monotonic_ns
+        return max(REST_S, (1.0 - self._wakings) * rest_s)
 
     def _hold_events(self, latest: Latest) -> Latest:
         """The answer without its events, which are kept."""
