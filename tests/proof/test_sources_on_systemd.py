@@ -57,7 +57,10 @@ def node(site: Site) -> Machine:
     shipped = made.run("cat", SETTINGS)
     assert shipped.count("interval_s = 30.0") == 1
     quick = shipped.replace("interval_s = 30.0", "interval_s = 1.0\nmounts_every = 1\nmount_deadline_s = 0.5")
-    made.write(SETTINGS, quick + '\n[collectors.services]\ninterval_s = 1.0\nmore = ["looping.service"]\n')
+    assert quick.count("more = []") == 1
+    made.write(
+        SETTINGS, quick.replace("more = []", 'more = ["looping.service"]').replace("= 60.0\nmore", "= 1.0\nmore")
+    )
     for name, command, restart in (("slurmd", "/bin/sleep infinity", "no"), ("looping", "/bin/false", "always")):
         text = UNIT.format(command=command, restart=restart)
         made.write(f"/etc/systemd/system/{name}.service", text, mode="0644", group="root")
