@@ -34,6 +34,10 @@ receivers:
 """  # noqa: E501
 
 
+class _Hook(http.server.ThreadingHTTPServer):
+    request_queue_size = 256  # or a burst of pages is lost in the backlog, and told again
+
+
 class Webhook:
     """Every message of Alertmanager, in order."""
 
@@ -51,7 +55,7 @@ class Webhook:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http = _Hook(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}/"
         threading.Thread(target=self._http.serve_forever, daemon=True).start()
 
