@@ -85,7 +85,7 @@ class ReleaseFile:
             status = self._path.lstat()
         except OSError:
             if self._request is not None:
-                log.warning("the release of the driver is over: it is taken again")
+                log.info("the release of the driver is over: it is taken again")
             self._seen = self._request = None
             return ""
         if (status.st_ino, status.st_mtime_ns) != self._seen:
@@ -109,7 +109,7 @@ class ReleaseFile:
         except (OSError, ValueError, msgspec.MsgspecError) as error:
             log.error("%s is not obeyed: %s; ask with `gpuwatch agent release`", self._path, error)
             return
-        log.warning("the driver is released on request, for %g s at most: %s", self._request.for_s,
+        log.info("the driver is released on request, for %g s at most: %s", self._request.for_s,
                     self._request.because or "no reason given")  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from gpuwatch.agent.child import Processes
 from gpuwatch.agent.frames import Unpacker
 from gpuwatch.agent.identity import Identity
 from gpuwatch.agent.inline import Inline
+from gpuwatch.agent.release import ReleaseFile
 from gpuwatch.clock import Clock
 from gpuwatch.collectors import Collector
 from gpuwatch.errors import ProbeError
@@ -76,6 +77,8 @@ class Sources:
     def _in_child(self, name: str, door: Collector[Any], settings: Any, until_ns: int) -> Latest:
         clock, identity = self._clock, self._identity
         at_unix_ns = clock.unix_ns()
+        if released := ReleaseFile(self._state).reason(Moment(at_unix_ns, clock.monotonic_ns())):
+            return Latest(collector=name, status="failed", at_unix_ns=at_unix_ns, reason=released)
         ours = Book(self._state, f"scan-{name}")
         for record in (Book(self._state, name).read(), ours.read()):
             if self._is_stuck(record):

@@ -13,9 +13,11 @@ import pytest
 
 import gpuwatch.collectors
 from gpuwatch.agent.book import Book, ChildRecord
+from gpuwatch.agent.release import ReleaseFile
 from gpuwatch.collectors import Collector
 from gpuwatch.errors import UsageError
 from gpuwatch.model.facts.host import HostFacts
+from gpuwatch.model.moment import Moment
 from gpuwatch.registry import leaves
 from gpuwatch.scan.apart import apart
 from gpuwatch.sdk import processes
@@ -88,6 +90,21 @@ def test_a_healthy_node(machine: Machine, capsys: pytest.CaptureFixture[str]) ->
     text = capsys.readouterr().out
     assert "GPU 0 0000:11:00 NVIDIA H100 80GB HBM3 (simulated): 97 %, 69.3 of 79.6 GiB, 612 W, 61 °C" in text
     assert text.endswith("OK: nothing wrong was found (exit code 0)\n")
+
+
+def test_while_the_driver_is_released_a_look_does_not_touch_it_either(
+    machine: Machine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ReleaseFile(machine.folder).ask(Moment(time.time_ns(), time.monotonic_ns()), because="driver 580.95")
+    monkeypatch.setattr("gpuwatch.agent.child._ProcessChild", lambda *_: machine.started())
+    code, found = scanned(machine, capsys)
+    assert (code, found["sources"]["nvml"]["status"]) == (3, "failed")
+    assert "released on request: driver 580.95" in found["sources"]["nvml"]["reason"]
+    assert not (machine.folder / "started").exists()
+    ReleaseFile(machine.folder).take_back()
+    monkeypatch.undo()
+    monkeypatch.setenv("GPUWATCH_BOOT_ID", "boot-of-the-test")
+    assert scanned(machine, capsys)[0] == 0
 
 
 def test_a_lost_gpu_is_critical(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
