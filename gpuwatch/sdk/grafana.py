@@ -69,23 +69,23 @@ class Grafana:
         """Version, panels and data sources."""
         with self._words("it cannot be asked what it is"):
             said = _object(self._api.client.GET("/frontend/settings"))
-        panels, sources = said.get("panels"), said.get("datasources")
-        count = None
-        if isinstance(sources, dict):
-            count = sum(isinstance(one, dict) and one.get("type") == "prometheus" for one in sources.values())
-        return Server(
-            version=str((said.get("buildInfo") or {}).get("version", "")),
-            panels=frozenset(panels) if isinstance(panels, dict) else None,
-            prometheus_count=count,
-        )
+            panels, sources = said.get("panels"), said.get("datasources")
+            count = None
+            if isinstance(sources, dict):
+                count = sum(isinstance(one, dict) and one.get("type") == "prometheus" for one in sources.values())
+            return Server(
+                version=str((said.get("buildInfo") or {}).get("version", "")),
+                panels=frozenset(panels) if isinstance(panels, dict) else None,
+                prometheus_count=count,
+            )
 
     def folder_uid(self, title: str) -> str | None:
         """Of the top folder with this title; None where there is none."""
         with self._words("its folders cannot be listed"):
             found = self._api.folder.get_all_folders()
-        if not isinstance(found, list):
-            raise _no_grafana(self.url, found)
-        return next((str(one["uid"]) for one in found if one.get("title") == title), None)
+            if not isinstance(found, list):
+                raise _no_grafana(self.url, found)
+            return next((str(one["uid"]) for one in found if one.get("title") == title), None)
 
     def make_folder(self, title: str) -> str:
         """Its uid."""
@@ -103,7 +103,7 @@ class Grafana:
                 if error.status_code == 404:
                     return None
                 raise
-        return dict(found["dashboard"]), str((found.get("meta") or {}).get("folderUid") or "")
+            return dict(found["dashboard"]), str((found.get("meta") or {}).get("folderUid") or "")
 
     def push(self, board: Mapping[str, Any], *, folder_uid: str, overwrite: bool) -> str:
         """Store it; its address. `Refused` where another is in the way and `overwrite` is not set."""
@@ -134,6 +134,11 @@ class Grafana:
             why = "it answers with a redirect"
             raise DashboardError(what, why=why, next_step="name the address that it leads to (https?)") from error
         except niquests.exceptions.SSLError as error:
+            if "WRONG_VERSION_NUMBER" in str(error):
+                why = "what answers there speaks no TLS"
+                raise DashboardError(
+                    what, why=why, next_step="begin --url with http://, or name the port of https"
+                ) from error
             why = f"its certificate is not trusted: {_cause(error)}"
             raise DashboardError(what, why=why, next_step="name its authority with --ca-file") from error
         except niquests.exceptions.JSONDecodeError as error:
@@ -142,6 +147,8 @@ class Grafana:
             raise DashboardError(
                 what, why=f"it cannot be reached: {_cause(error)}", next_step="check --url, and that Grafana runs"
             ) from error
+        except (KeyError, AttributeError, TypeError, ValueError) as error:
+            raise _no_grafana(self.url, f"JSON of another shape: {error!r}") from error
 
 
 def _refusal(what: str, code: int, response: Any) -> DashboardError:

@@ -149,6 +149,12 @@ DENIED = {"message": "You'll need additional permissions to perform this action"
         pytest.param(SETTINGS, (302, b""), "redirect", "address that it leads to", id="redirect"),
         pytest.param(SAVE, (307, b""), "redirect", "address that it leads to", id="redirect-of-a-post"),
         pytest.param(SAVE, (200, []), r"\[\]", "proxy", id="no-object"),
+        pytest.param(SETTINGS, (200, {"buildInfo": [1]}), "another shape", "proxy", id="odd-settings"),
+        pytest.param(SETTINGS, (200, {"panels": {"stat": 1}, "buildInfo": "12"}), "another", "proxy", id="odd-version"),
+        pytest.param(FOLDERS, (200, [{"title": "gpuwatch"}]), "uid", "proxy", id="folder-without-uid"),
+        pytest.param(FOLDERS, (200, [1, None]), "another shape", "proxy", id="no-folders"),
+        pytest.param("POST /folders", (200, {"id": 3}), "uid", "proxy", id="new-folder-without-uid"),
+        pytest.param(f"GET /dashboards/uid/{FLEET}", (200, {"meta": {}}), "dashboard", "proxy", id="no-dashboard"),
         pytest.param(SAVE, (412, {"message": "?"}), None, None, id="412-without-status"),
     ],
 )
@@ -187,6 +193,11 @@ def test_a_certificate_is_checked_and_its_authority_may_be_named(token: Path, tm
             push(server, token, ca_file=tmp_path / "none.pem")
     finally:
         server.close()
+
+
+def test_https_where_only_http_is_spoken_is_told_as_that(grafana: GrafanaServer, token: Path) -> None:
+    with pytest.raises(DashboardError, match="speaks no TLS"):
+        push(grafana, token, url=grafana.url.replace("http:", "https:"))
 
 
 def test_a_wrong_token_and_a_grafana_that_is_not_there(grafana: GrafanaServer, token: Path) -> None:
