@@ -17,7 +17,8 @@ from gpuwatch.decide.inspector import inspect
 from gpuwatch.decide.judge import judge
 from gpuwatch.decide.limits import allowed_out
 from gpuwatch.decide.planner import make_plan
-from gpuwatch.model.evidence import Evidence, Finding, SharedCause
+from gpuwatch.model.evidence import Evidence, Finding, SharedCause, Subject
+from gpuwatch.model.facts.hands import HandsFacts
 from gpuwatch.model.moment import Moment
 from gpuwatch.model.plan import Done, Plan, PlanMemory
 from gpuwatch.model.policy import Mode, Policy
@@ -27,13 +28,14 @@ from gpuwatch.model.verdict import Judgement
 from gpuwatch.model.view import CloudSays, FleetView, GroupView, NodeView, SchedulerSays
 from gpuwatch.registry import leaves
 from gpuwatch.rules import FleetRule, Rule
-from tests.fakes import T0, S, evidence, fleet_view, later, node_view, rank_view, run_view
+from tests.fakes import T0, S, evidence, fleet_view, later, node_view, rank_view, run_view, source
 
 ALL: dict[str, Rule[Any] | FleetRule[Any]] = leaves(gpuwatch.rules, "RULE", Rule, FleetRule)
 RULES = {name: (rule, rule.settings()) for name, rule in ALL.items() if isinstance(rule, Rule)}
 FLEET_RULES = {name: (rule, rule.settings()) for name, rule in ALL.items() if isinstance(rule, FleetRule)}
 
 SAID = T0.monotonic_ns
+UNIT = "nvidia-fabricmanager.service"
 SCHEDULER = [
     None,
     SchedulerSays(state="idle", received_monotonic_ns=SAID),
@@ -62,6 +64,17 @@ EVIDENCE: list[dict[str, Any] | None] = [
     {"argues_for": Health.DEGRADED, "action": "contact_support", "cause": "nvml_8"},
     {"event_id": "e1", "cause": "xid_79", "action": "drain_replace", "data_suspect": True},
     {"argues_for": Health.SUSPECT},
+    {"argues_for": Health.DEGRADED, "action": "reset_gpu", "subject": Subject("gpu", "GPU-3"), "cause": "xid_48"},
+    {"service": UNIT, "software": True},
+]
+HANDS = HandsFacts("b", "n", 1, 0, units=(UNIT,), may_reset_gpu=True, may_reboot=True, keys=("key",))
+HAS_HANDS = [
+    None,
+    HANDS,
+    HANDS,
+    msgspec.structs.replace(HANDS, may_reset_gpu=False),
+    msgspec.structs.replace(HANDS, keys=()),
+    msgspec.structs.replace(HANDS, refuses="HOLD"),
 ]
 
 
@@ -103,7 +116,7 @@ class Case:
 
 @st.composite
 def nodes(draw: st.DrawFn, number: int) -> NodeView:
-    return node_view(
+    view = node_view(
         f"gpu{number:02d}",
         silent_s=draw(st.sampled_from([1, 1, 1, 14, 16, 60, 9000])),
         lifecycle=draw(st.sampled_from([Lifecycle.IN_SERVICE] * 6 + list(Lifecycle))),
@@ -113,6 +126,11 @@ def nodes(draw: st.DrawFn, number: int) -> NodeView:
         domain=draw(st.sampled_from(["", "rack1", "rack2"])),
         expected_gpu_count=draw(st.sampled_from([8, 8, 8, None, 0])),
     )
+    hands = draw(st.sampled_from(HAS_HANDS))
+    if hands is None:
+        return view
+    said = source("hands", later(T0, -draw(st.sampled_from([1, 200]))))
+    return dataclasses.replace(view, facts={**view.facts, HandsFacts: hands}, sources={**view.sources, "hands": said})
 
 
 @st.composite
@@ -128,6 +146,8 @@ def policies(draw: st.DrawFn) -> Policy:
         software_fault=draw(st.sampled_from(["replace", "reimage", "reimage"])),
         reimage_again_s=draw(st.sampled_from([600.0, 604_800.0])),
         many_silent_ratio=draw(st.sampled_from([0.34, 1.0])),
+        local_repair=draw(st.sampled_from([(), ("reboot",), ("restart_service", "reset_gpu", "reboot")])),
+        repair_again_s=draw(st.sampled_from([600.0, 86_400.0])),
     )
 
 
@@ -136,7 +156,11 @@ def actions(draw: st.DrawFn, slot: str) -> Done:
     started = later(T0, -draw(st.sampled_from([5, 700, 5000])))
     return Done(
         action_id=f"old-{draw(st.integers(0, 99))}-{slot}",
-        kind=draw(st.sampled_from(["drain", "replace", "reimage", "restart_job", "resume", "ask_approval"])),
+        kind=draw(
+            st.sampled_from(
+                ["drain", "replace", "reimage", "repair", "repair", "restart_job", "resume", "ask_approval"]
+            )
+        ),
         slot=slot,
         machine=f"m-{slot}",
         cause=draw(st.sampled_from(["probe_hung", "xid_79", "run_stalled:opt"])),
@@ -144,6 +168,7 @@ def actions(draw: st.DrawFn, slot: str) -> Done:
         started_unix_ns=started.unix_ns,
         started_monotonic_ns=draw(st.sampled_from([started.monotonic_ns, None])),
         ended=draw(st.booleans()),
+        order=draw(st.sampled_from(["restart_service", "reset_gpu", "reboot"])),
     )
 
 
@@ -166,6 +191,7 @@ def cases(draw: st.DrawFn) -> Case:
         groups=groups if draw(st.integers(0, 4)) else (),
         blind_because=draw(st.sampled_from(["", "", "", "", "disk full"])),
         started_monotonic_ns=T0.monotonic_ns - draw(st.sampled_from([10, 3600, 9_999])) * S,
+        order_key=draw(st.sampled_from(["key", "key", ""])),
     )
     findings: dict[str, tuple[Finding, ...]] = {}
     for view in views:
@@ -174,7 +200,9 @@ def cases(draw: st.DrawFn) -> Case:
             findings[view.machine] = (evidence("probe_hung", view.machine, **changes),)
     memory = PlanMemory(
         actions=tuple(draw(actions(view.slot)) for view in views if draw(st.integers(0, 5)) == 0),
-        approved=tuple(f"{kind}-F{v.slot}-1" for kind in ("replace", "reimage") for v in views if draw(st.booleans())),
+        approved=tuple(
+            f"{kind}-F{v.slot}-1" for kind in ("replace", "reimage", "repair") for v in views if draw(st.booleans())
+        ),
         faults={view.machine: f"F{view.slot}" for view in views if draw(st.booleans())},
         human_holds={view.slot: "ada" for view in views if draw(st.integers(0, 9)) == 0},
         hold_everything=draw(st.sampled_from(["", "", "", "", "HOLD"])),
@@ -245,6 +273,23 @@ def test_only_a_node_that_speaks_and_has_nothing_but_software_against_it_is_reim
             assert all(e.software for e in verdicts[action.machine].evidence if e.argues_for in SICK)
             assert (views[action.machine].silent_s(T0.monotonic_ns) or 0) <= 15
             assert case.policies[action.pool].software_fault == "reimage"
+
+
+@EVERY
+@given(case=cases())
+def test_only_hands_that_allow_it_are_told_to_mend_and_no_rung_twice(case: Case) -> None:
+    views = {view.machine: view for view in case.fleet.nodes}
+    for action in case.plan(case.judged()).actions:
+        if action.kind == "repair":
+            policy, hands = case.policies[action.pool], views[action.machine].fact(HandsFacts)
+            assert action.order in policy.local_repair
+            assert case.fleet.order_key in hands.keys
+            assert not hands.refuses
+            assert hands.may_reset_gpu or action.order != "reset_gpu"
+            assert policy.mode in (Mode.APPROVE, Mode.REPLACE)
+            tried = [done for done in case.memory.actions if done.slot == action.slot and done.kind == "repair"]
+            recent = [done for done in tried if done.started_unix_ns > T0.unix_ns - policy.repair_again_s * S]
+            assert action.order not in {done.order for done in recent}
 
 
 @EVERY
