@@ -26,6 +26,7 @@ class HandsProcess:
         self._public_key = public_key
         self._machine = machine
         self._note = ["/bin/sh", "-c", NOTE, str(self.folder / "did")]
+        self.asks_agent: dict[str, list[str]] = {"release": [], "resume": []}
         self.processes: list[subprocess.Popen[bytes]] = []
         self.collector = {  # what the agent's settings say of them
             "enabled": True,
@@ -40,7 +41,7 @@ class HandsProcess:
             self._environment["GPUWATCH_BOOT_ID"] = boot
         tables: dict[str, dict[str, Any]] = {
             "restart_service": {"units": ["slurmd.service"], "command": [*self._note, "restart", "{unit}"]},
-            "reset_gpu": {"allowed": True, "command": [*self._note, "reset", "{gpu}"], "release": [], "resume": []},
+            "reset_gpu": {"allowed": True, "command": [*self._note, "reset", "{gpu}"]} | self.asks_agent,
             "reboot": {
                 "allowed": True,
                 "command": [*self._note, "reboot"],

@@ -40,7 +40,7 @@ class ResetGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         "--minutes=15",
         "--because=a GPU is reset",
     )
-    release_deadline_s: Seconds = 20.0
+    release_deadline_s: Seconds = 45.0  # the agent looks every 20 s at the latest, and is waited for 30 s
     resume: tuple[str, ...] = ("/opt/gpuwatch/bin/gpuwatch", "agent", "resume")  # afterwards; empty: not told
 
 

@@ -16,7 +16,8 @@ from gpuwatch.model.facts.hands import HandsFacts
 from gpuwatch.model.order import Answer, Order, SignedOrder, as_text
 from gpuwatch.model.wire import Report
 from gpuwatch.sdk.ed25519 import Signer, make_key
-from tests.agent_node import Aggregator, Node, envelope_of, facts_of
+from gpuwatch.sdk.machine_id import boot_id
+from tests.agent_node import Aggregator, Node, envelope_of, facts_of, status_is
 from tests.hands_process import HandsProcess
 
 BOOT = "boot-of-the-test"
@@ -89,7 +90,7 @@ def latest(aggregator: Aggregator) -> HandsFacts:
     """What the hands say in a report that is still to come."""
     seen = len(aggregator.reports)
     _, report = aggregator.wait(
-        lambda report: told(report) is not None and all(report is not old for _, old in aggregator.reports[:seen]),
+        lambda report: told(report) is not None and _new(aggregator, report, seen),
         "the hands' word",
     )
     facts = told(report)
@@ -182,6 +183,42 @@ def test_a_reboot_that_does_not_come_goes_up_the_ladder_though_it_is_told_to_sto
     assert hands.did() == ["reboot", "force"]
     assert (hands.folder / "sysrq").read_text() == "sub"
     assert last_answer(report).reason.endswith("and it runs still")
+
+
+def test_before_a_reset_the_agent_lets_go_of_the_driver_and_takes_it_again(
+    tmp_path: Path, aggregator: Aggregator, signer: Signer
+) -> None:
+    node = Node(tmp_path / "node", aggregator.url)  # of the real boot: the release is of it
+    hands = HandsProcess(node.folder / "hands", "m-1", signer.public, boot=boot_id())
+    node.hands |= hands.collector
+    agent = [sys.executable, "-m", "gpuwatch", "agent"]
+    config = ["--config", str(node.folder / "agent.toml")]
+    hands.asks_agent = {"release": [*agent, "release", *config], "resume": [*agent, "resume", *config]}
+    hands.note_and("sleep 2")
+    hands.gpu("0000:9b:00", "GPU-5a1b2c3d-0000-1111-2222-333344445555", 3)
+    try:
+        hands.start()
+        node.start()
+        aggregator.wait(status_is("nvml", "ok"))
+        aggregator.order = signed(signer, latest(aggregator), kind="reset_gpu", target="0000:9b:00")
+        aggregator.wait(lambda report: _nvml(report).startswith("released on request"), "the release")
+        assert hands.did() in ([], ["reset 0000:9b:00"])
+        aggregator.wait(answered("act-1", "done"), "the answer")
+        seen = len(aggregator.reports)
+        aggregator.wait(lambda report: status_is("nvml", "ok")(report) and _new(aggregator, report, seen), "NVML again")
+        assert hands.did() == ["reset 0000:9b:00"]
+    finally:
+        hands.end()
+        node.end()
+
+
+def _nvml(report: Report) -> str:
+    envelope = envelope_of(report, "nvml")
+    return "" if envelope is None else envelope.reason or ""
+
+
+def _new(aggregator: Aggregator, report: Report, seen: int) -> bool:
+    return all(report is not old for _, old in aggregator.reports[:seen])
 
 
 def test_without_hands_the_agent_says_so(node: Node, aggregator: Aggregator, hands: HandsProcess) -> None:
