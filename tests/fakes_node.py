@@ -138,6 +138,7 @@ def troubled_views() -> list[NodeView]:
         with_nvml(plain, gpus=worn_gpus()),
         replace(plain, facts={NvmlFacts: nvml(xids=(Xid("e", T0.unix_ns, "0000:10:00", 48),))}),
         with_nvml(plain, gpus=gpus(clock_event_mask=0xC0, ecc_corrected_hour_count=10**6, fabric_state=1)),
+        with_nvml(plain, gpus=gpus(name="NVIDIA H100 80GB HBM3", nvlink_count=18, nvlink_inactive=(1,))),
         with_rdma(rdma_port()),
         with_rdma(rdma_port(state="down"), rdma_port("mlx5_1", gone=True, state=None)),
         with_rdma(rdma_port(virtual=True, state="down"), rdma_port("mlx5_1", flap_count=20)),

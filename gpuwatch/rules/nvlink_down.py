@@ -2,8 +2,9 @@
 
 Judged against the most of its siblings on the node, and against what the model has by design
 (`faults/gpu_models.py`): an H100 NVL has 12 of 18 links in use (Azure/azurehpc-health-checks#162), a PCIe card without
-a bridge none (NVIDIA/DCGM#49), and neither is a fault. All of them down on a model that lives by them was reported
-healthy (leptonai/gpud#1085, NVIDIA/DCGM#198). Must last `after_s`: links train after a boot or a reset.
+a bridge none (NVIDIA/DCGM#49), nor has a slice of a board or a divided GPU (MIG), and none of that is a fault. All of
+them down on a model that lives by them was reported healthy (leptonai/gpud#1085, NVIDIA/DCGM#198). Must last `after_s`:
+links train after a boot or a reset.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Iterator[Evidenc
     told = [gpu for gpu in (facts.gpus if facts is not None else ()) if gpu.nvlink_inactive is not None]
     if not any(gpu.nvlink_inactive for gpu in told):
         return
-    best = max(_active(gpu) for gpu in told)
+    told = [gpu for gpu in told if not gpu.mig_mode]  # instances reach no peer: a divided GPU has no use for links
+    best = max((_active(gpu) for gpu in told), default=0)
     for gpu in told:
         model = model_of(gpu.name or "")
-        due = max(best, model.nvlinks if model is not None and model.nvlinks is not None else 0)
+        whole = model is not None and len(told) >= model.whole_board_gpus
+        due = max(best, model.nvlinks or 0) if model is not None and whole else best
         due = min(due, gpu.nvlink_count or 0)
         active = _active(gpu)
         if active >= due:

@@ -67,3 +67,18 @@ def test_what_is_not_told_is_nothing() -> None:
 def test_by_model(name: str, count: int, down: int, sick: int) -> None:
     alike = gpus(8, name=name, nvlink_count=count, nvlink_inactive=tuple(range(down)))
     assert len(list(examine(with_nvml(node_view(), gpus=alike), T0, Settings()))) == sick
+
+
+@pytest.mark.parametrize(
+    ("count", "changes", "sick"),
+    [
+        pytest.param(1, {}, 0, id="a-virtual-machine-with-one-of-eight"),
+        pytest.param(4, {}, 0, id="half-a-board"),
+        pytest.param(8, {}, 8, id="a-whole-board"),
+        pytest.param(8, {"mig_mode": True}, 0, id="divided"),
+    ],
+)
+def test_a_slice_has_no_use_for_links(count: int, changes: dict[str, Any], sick: int) -> None:
+    down = tuple(range(18))
+    some = gpus(count, name="NVIDIA H100 80GB HBM3", nvlink_count=18, nvlink_inactive=down, **changes)
+    assert len(list(examine(with_nvml(node_view(), gpus=some), T0, Settings()))) == sick
