@@ -264,18 +264,10 @@ class Probe:
         if code is not None:
             self._ended(code, now)
         elif now.monotonic_ns - self._killed_ns >= KILL_TAKES_S * NS:
-            since = self._latest.since_unix_ns if self._latest else None
-            record = ChildRecord(
-                pid=self._child.pid,
-                start_ticks=self._child.start_ticks,
-                boot_id=self._boot_id,
-                since_unix_ns=since,
-                reason=self._latest.reason or "" if self._latest else "",
-                killed=True,
-            )
+            record = self._child_record(self._latest, killed=True)
             self._state, self._abandoned = "stuck", Abandoned(record, self._book, self._processes)
             log.warning("%s: its probe %d cannot be killed and is left alone", self.name, self._child.pid)
-            self._tell(now, "hung", record.reason, since_unix_ns=since, abandoned_count=1)
+            self._tell(now, "hung", record.reason, since_unix_ns=record.since_unix_ns, abandoned_count=1)
 
     def _watch_stuck(self, now: Moment) -> None:
         assert self._abandoned is not None
@@ -298,11 +290,9 @@ class Probe:
         if self._latest is not None and self._latest.status == "unsupported":
             self._start_ns = now.monotonic_ns + int(UNSUPPORTED_AGAIN_S * NS)
             return
-        if code == 0 and self._leaving:
-            self._start_ns = now.monotonic_ns
-            return
-        if code == 0 and self._latest is not None and self._latest.status == "ok":
-            self._start_ns = max(now.monotonic_ns, self._due_ns)  # it was spent, and said all that there was to say
+        spent = self._latest is not None and self._latest.status == "ok"  # and it said all that there was to say
+        if code == 0 and (spent or self._leaving):
+            self._start_ns = now.monotonic_ns if self._leaving else max(now.monotonic_ns, self._due_ns)
             return
         self._failures += 1
         self._start_ns = now.monotonic_ns + self._back_off_ns()
@@ -318,17 +308,17 @@ class Probe:
         self._child = None
 
     def _record(self, *, killed: bool) -> None:
+        self._book.write(self._child_record(self._latest if self._is_hung() else None, killed=killed))
+
+    def _child_record(self, about: Latest | None, *, killed: bool) -> ChildRecord:
         assert self._child is not None
-        hung = self._latest if self._is_hung() else None
-        self._book.write(
-            ChildRecord(
-                pid=self._child.pid,
-                start_ticks=self._child.start_ticks,
-                boot_id=self._boot_id,
-                since_unix_ns=hung.since_unix_ns if hung else None,
-                reason=hung.reason or "" if hung else "",
-                killed=killed,
-            )
+        return ChildRecord(
+            pid=self._child.pid,
+            start_ticks=self._child.start_ticks,
+            boot_id=self._boot_id,
+            since_unix_ns=about.since_unix_ns if about else None,
+            reason=about.reason or "" if about else "",
+            killed=killed,
         )
 
     def _tell(
