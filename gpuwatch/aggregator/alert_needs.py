@@ -27,7 +27,6 @@ _WORDS = {
     "quarantined": "{who} is quarantined until a person has looked",
     "expired": "{who} has an old kernel event that nobody has looked at",
     "drained": "{who} is drained, and mode drain goes no further",
-    "absent": "{who} is gone, and it is not known whether it is to be replaced",
     "job_action": "{who} stands still, and the policy leaves it to its owner",
     "drain_unknown": "{who} is well, and drained for a reason that is not known any more",
     "repair_unproven": "{who} seems well, and nothing proves that it was mended",

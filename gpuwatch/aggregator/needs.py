@@ -29,16 +29,15 @@ OF_POOL = frozenset({"budget", "domain", "group_owner", "inspector"})
 PASSING_S = {"budget": 300.0, "domain": 300.0}
 """What may pass by itself, since a node that is out may soon be back: a need only after so long."""
 OF_NODE = frozenset(
+    ("person", "attempts", "quarantined", "expired", "drained", "job_action", "drain_unknown", "repair_unproven")
+)
+NOT_NEEDED = frozenset(
     {
-        "person",
-        "attempts",
-        "quarantined",
-        "expired",
-        "drained",
-        "absent",
-        "job_action",
-        "drain_unknown",
-        "repair_unproven",
+        *("observe", "recommend"),  # there a person does everything, and the incident's own alert says what
+        *("hold_file", "human_hold", "foreign_drain", "hands_off"),  # a person wants it so
+        *("cool_down", "checkpoint", "in_progress"),  # it passes by itself
+        *("blind", "shared_cause"),  # these have alerts of their own
+        *("absent", "not_in_slot"),  # nothing runs there and nothing is lost: its incident tells
     }
 )
 FRESH_S = 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from gpuwatch.aggregator.alerts import Alert
 from gpuwatch.aggregator.money import IncidentMoney, Money
-from gpuwatch.aggregator.needs import OF_NODE, OF_POOL, Need
+from gpuwatch.aggregator.needs import NOT_NEEDED, OF_NODE, OF_POOL, Need
 from gpuwatch.aggregator.orders import Order
 from gpuwatch.aggregator.standing import Standing
 from gpuwatch.aggregator.unblock import unblock
@@ -208,6 +209,16 @@ def test_a_hold_that_is_gone_for_a_tick_is_no_end_and_one_for_a_tick_no_beginnin
     assert look(61) == ()
     assert [look(at_s, "slow") for at_s in (100, 399)] == [(), ()]
     assert look(400, "slow") == ("slow",)
+
+
+def test_every_reason_to_hold_is_one_that_needs_a_person_or_one_that_does_not() -> None:
+    """A new reason of the planner must be weighed: nobody may wait for a person whom nobody calls."""
+    decide = Path(__file__).resolve().parents[2] / "gpuwatch" / "decide"
+    text = "".join(path.read_text() for path in decide.glob("*.py") if path.name != "__init__.py")
+    found = set(re.findall(r'(?:Wanted\(None, |return |refusal = |reason=|else \(?)"([a-z_]+)",', text))
+    assert {"budget", "attempts", "job_action", "group_owner", "checkpoint"} <= found
+    assert found - {"none"} <= OF_NODE | OF_POOL | NOT_NEEDED  # `none` is a rung of the ladder
+    assert not (OF_NODE | OF_POOL) & NOT_NEEDED
 
 
 SCHEDULERS = ("slurm", "local")
