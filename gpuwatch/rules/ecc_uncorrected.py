@@ -1,7 +1,7 @@
 """Memory errors that could not be corrected, with no Xid that tells of them.
 
 Usually the kernel log has an Xid 48, 94 or 95 beside them, and `fatal_xid` decides by that one. Here the counter since
-driver load grew within the last hour and nothing in the log is about this GPU: the log cannot be read, or lost lines
+driver load grew within the last hour and the log has none of this GPU: it cannot be read, or lost lines
 (a reader that is too slow loses them, systemd/systemd#8361). Only growth counts: the life-long counter tells of errors
 that the driver dealt with long ago (leptonai/gpud#108 removed exactly that check).
 """
@@ -20,6 +20,10 @@ from gpuwatch.model.view import NodeView
 from gpuwatch.rules import Rule
 
 
+OF_MEMORY = frozenset({48, 63, 64, 94, 95, 160, 171, 172})
+"""Xids that tell of a memory error, of what was done about it, or of what it ended."""
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long it waits for the kernel log's word."""
 
@@ -31,7 +35,7 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Iterator[Evidenc
     facts = view.facts.get(NvmlFacts)
     for gpu in facts.gpus if facts is not None else ():
         count = gpu.ecc_uncorrected_hour_count
-        if not count or any(event.pci == gpu.pci and event.xid is not None for event in view.events):
+        if not count or any(event.pci == gpu.pci and event.xid in OF_MEMORY for event in view.events):
             continue
         yield Evidence(
             rule="ecc_uncorrected",

@@ -37,3 +37,9 @@ def test_each_code(code: int | None, facts: dict[str, Any], kind: type | None) -
 def test_a_node_where_nothing_says_gpus_is_not_judged() -> None:
     for view in (node_view(expected_gpu_count=0), node_view(expected_gpu_count=None)):
         assert examine(with_nvml(view, init_error=999, pci_gpu_count=0), T0, Settings()) is None
+
+
+def test_an_agent_without_rights_says_nothing_of_the_driver() -> None:
+    found = examine(with_nvml(node_view(), init_error=999, gpus=(), rights_lost=True), T0, Settings())
+    assert isinstance(found, Unknown)
+    assert "restart the agent" in found.because

@@ -51,5 +51,6 @@ def test_an_xid_of_that_gpu_speaks_instead() -> None:
     struck = with_nvml(node_view(), gpus=gpus(1, ecc_uncorrected_hour_count=1))
     assert len(list(examine(struck, T0, Settings()))) == 1
     assert list(examine(replace(struck, events=(xid_event(48),)), T0, Settings())) == []
+    assert len(list(examine(replace(struck, events=(xid_event(13),)), T0, Settings()))) == 1  # not about memory
     elsewhere = replace(struck, events=(xid_event(48, pci="0000:99:00"),))
     assert len(list(examine(elsewhere, T0, Settings()))) == 1

@@ -68,3 +68,8 @@ def test_healthy_gpus_and_nodes_without_gpus_say_nothing() -> None:
 
 def test_other_codes_belong_to_another_rule() -> None:
     assert findings(16) == []
+
+
+def test_an_agent_without_rights_says_nothing_of_the_hardware() -> None:
+    (found,) = findings(999, rights_lost=True)
+    assert isinstance(found, Unknown)

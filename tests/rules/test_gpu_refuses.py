@@ -83,3 +83,8 @@ def test_a_slower_agent_needs_longer_for_three_in_a_row() -> None:
     assert isinstance(found, Evidence)
     assert found.must_last == 120.0
     assert found.argues_for is Health.DEGRADED
+
+
+def test_an_agent_without_rights_says_nothing_of_the_hardware() -> None:
+    (found,) = findings(16, rights_lost=True)
+    assert isinstance(found, Unknown)
