@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
 from gpuwatch.faults.sentences import ACTION
 from gpuwatch.model.facts.host import HostFacts
+from gpuwatch.model.facts.infiniband import InfinibandFacts
 from gpuwatch.model.facts.kernel_log import KernelLogFacts
 from gpuwatch.model.facts.nvml import Gpu, NvmlFacts
+from gpuwatch.model.facts.pcie import PcieFacts
+from gpuwatch.model.facts.services import ServicesFacts
 from gpuwatch.model.facts.training import TrainingFacts
 from gpuwatch.rules import Rule
 from gpuwatch.scan import EXIT_CODES, Look, Remark
@@ -75,6 +79,16 @@ def _facts(facts: Any) -> list[str]:
     if isinstance(facts, TrainingFacts):
         living = sum(beat.alive is not False for beat in facts.beats)
         return [f"training: {living} of {len(facts.beats)} ranks live"] if facts.beats else ["training: no heartbeats"]
+    if isinstance(facts, InfinibandFacts):
+        active = sum(port.state == "active" for port in facts.ports)
+        expected = sum(port.expected for port in facts.ports)
+        return [f"RDMA: {active} of {len(facts.ports)} ports active, {expected} must be"]
+    if isinstance(facts, PcieFacts):
+        kinds = Counter(device.kind for device in facts.devices if not device.gone)
+        return ["PCI: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))]
+    if isinstance(facts, ServicesFacts):
+        states = (f"{unit.name.removesuffix('.service')} {unit.active_state}" for unit in facts.units)
+        return ["services: " + (", ".join(states) or "none of those that are watched")]
     return []
 
 
