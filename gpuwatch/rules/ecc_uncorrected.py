@@ -1,9 +1,9 @@
 """Memory errors that could not be corrected, with no Xid that tells of them.
 
 Usually the kernel log has an Xid 48, 94 or 95 beside them, and `fatal_xid` decides by that one. Here the counter since
-driver load grew within the last hour and the log has none of this GPU: it cannot be read, or lost lines
-(a reader that is too slow loses them, systemd/systemd#8361). Only growth counts: the life-long counter tells of errors
-that the driver dealt with long ago (leptonai/gpud#108 removed exactly that check).
+driver load grew within the last hour and the log has none of this GPU: it cannot be read, or lost lines (a reader that
+is too slow loses them, systemd/systemd#8361). Only growth counts: the life-long counter tells of errors that the driver
+dealt with long ago (leptonai/gpud#108 removed exactly that check).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from gpuwatch.model.moment import Moment
 from gpuwatch.model.states import Health
 from gpuwatch.model.view import NodeView
 from gpuwatch.rules import Rule
-
 
 OF_MEMORY = frozenset({48, 63, 64, 94, 95, 160, 171, 172})
 """Xids that tell of a memory error, of what was done about it, or of what it ended."""
