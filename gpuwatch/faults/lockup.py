@@ -51,11 +51,11 @@ _OOPS = re.compile(
 _WORK = re.compile(r"BUG: workqueue lockup - pool .* stuck for (?P<seconds>\d{1,9})s!")
 _FILES = re.compile(r"VFS: file-max limit \d+ reached")
 _SEGFAULT = re.compile(  # the kernel knows 15 bytes of a name; what is longer has another program's words before it
-    r"(?P<name>[^\n]{1,15}?)\[(?P<pid>\d{1,10})\]: segfault at \S+ ip \S+ sp \S+ error \w+"
+    r"(?P<name>[^\n\"'][^\n]{0,14}?)\[(?P<pid>\d{1,10})\]: segfault at \S+ ip \S+ sp \S+ error \w+"
     r"(?: in (?P<lib>[^\s\[]+)(?:\[[^\]]*\])?)?"
 )
 _TRAP = re.compile(
-    r"(?:traps: )?(?P<name>[^\n]{1,15}?)\[(?P<pid>\d{1,10})\] (?:trap )?(?P<trap>[\w -]+?) ip:\S+ sp:\S+ error:\w+"
+    r"(?:traps: )?(?P<name>[^\n\"'][^\n]{0,14}?)\[(?P<pid>\d{1,10})\] (?:trap )?(?P<trap>[\w -]+?) ip:\S+ sp:\S+ error:\w+"
     r"(?: in (?P<lib>[^\s\[]+))?"
 )
 

@@ -23,7 +23,9 @@ _HANDLE = re.compile(
     rf"(?:(?P<pci>{ADDRESS}): )?(?P<why>.*)"
 )
 _INIT = re.compile(r"Failed to (?:initialize|properly shut down) NVML: (?P<why>.*)")
-_LOST = re.compile(r".*?(?P<pci>[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\b.*\[GPU is lost\]")
+_LOST = re.compile(
+    r"(?:[\w .,:/%-]*, ?)?(?P<pci>[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]), .*\[GPU is lost\]"
+)
 _LIBRARY = re.compile(r"NVML library version: (?P<version>\d[\d.]*)")
 _SECTION = re.compile(r"GPU (?P<pci>[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s*$")
 _TABLE = re.compile(r"\|\s+(?P<index>\d{1,3})\s.*?\|\s*(?P<pci>[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s")

@@ -126,6 +126,8 @@ LINES = [
     ("", "Nov  3 10:00:00 host1 sshd[1]: x#012NVRM: Xid (PCI:0000:05:00): 79, pid=1, name=x, GPU has fallen off"),
     ("", "2025-09-18T03:19:01+00:00 host1 sshd[1]: x#012EXT4-fs (md0): Remounting filesystem read-only"),
     ("", "gpud: Unable to determine the device handle for GPU 0000:0B:00.0: Unknown Error"),
+    ("", '"3, 00000000:4F:00.0, [GPU is lost]", said the health check'),
+    ("", '    "python3[7]: segfault at 0 ip 0 sp 0 error 14"'),
     ("", 'time="2024-01-01" msg="Failed to initialize NVML: Driver/library version mismatch"'),
 ]
 
