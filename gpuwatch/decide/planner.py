@@ -8,6 +8,7 @@ question to a person. The worst and longest sick come first, so that the budget 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from gpuwatch.decide.drain_timing import Timing, weigh
@@ -141,7 +142,7 @@ class _Planner:
         action_id = ""
         because = verdict.because
         if refusal is None and want.kind is not None:
-            action_id = self._action_id(want.kind, fault)
+            action_id = self._action_id(want.kind, want, fault)
             refusal = self._not_yet(view, verdict, policy, want.kind, because)
             timing = self._timing(view, verdict, policy, want.kind)
             if refusal is None and timing is not None:
@@ -250,10 +251,12 @@ class _Planner:
         known = self.memory.faults.get(verdict.machine)
         return known or f"{verdict.kind}-{verdict.slot}-{(verdict.onset_unix_ns or verdict.since_unix_ns) // 10**9}"
 
-    def _action_id(self, kind: ActionKind, fault: str) -> str:
-        """The same for the same try: the number rises only when a try has ended."""
+    def _action_id(self, kind: ActionKind, want: Wanted, fault: str) -> str:
+        """The same for the same try: the number rises only when a try has ended. It names all that a person agrees to:
+        who approves the reset of one GPU has not approved a reboot."""
         tries = sum(1 for d in self.memory.actions if d.fault == fault and d.kind == kind and d.ended)
-        return f"{kind}-{fault}-{tries + 1}"
+        what = "-".join(filter(None, (kind, want.order, re.sub(r"[^A-Za-z0-9]+", "-", want.target))))
+        return f"{what}-{fault}-{tries + 1}"
 
     def _approved(self, action_id: str) -> bool:
         return action_id in self.memory.approved or f"ask-{action_id}" in self.memory.approved

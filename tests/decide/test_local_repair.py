@@ -76,8 +76,10 @@ class Case:
         group: GroupView = GROUP,
         health: Health = Health.DEGRADED,
         silent_s: float = 1.0,
+        approved: tuple[str, ...] = (),
         **view: Any,
     ) -> None:
+        self.approved = approved
         self.against = against or (gpu(),)
         self.policy, self.past, self.key, self.group, self.health = policy, past, key, group, health
         base = node_view("gpu01", silent_s=silent_s, **view)
@@ -98,7 +100,12 @@ class Case:
             action=self.against[0].action,
         )
         well = [Verdict(slot=o.slot, machine=o.machine, health=Health.HEALTHY, because="well") for o in others]
-        return fleet, Judgement(nodes=(sick, *well)), {"h100": self.policy}, PlanMemory(actions=self.past)
+        return (
+            fleet,
+            Judgement(nodes=(sick, *well)),
+            {"h100": self.policy},
+            PlanMemory(actions=self.past, approved=self.approved),
+        )
 
     def action(self) -> Action:
         fleet, judgement, policies, memory = self.inputs()
@@ -210,6 +217,18 @@ def test_a_person_is_asked_for_the_rung() -> None:
     action = Case(policy=msgspec.structs.replace(POLICY, mode=Mode.APPROVE)).action()
     assert action.kind == "ask_approval"
     assert action.because == "may we repair it? sick; its hands may reset GPU-3"
+
+
+def test_who_approves_a_reset_has_not_approved_another_or_a_reboot() -> None:
+    mode = msgspec.structs.replace(POLICY, mode=Mode.APPROVE)
+    asked = Case(policy=mode).action().action_id
+    assert asked == "ask-repair-reset_gpu-GPU-3--gpu01-0-1"
+    assert Case(policy=mode, approved=(asked,)).action().kind == "repair"
+    for case in (
+        Case(gpu(name="GPU-4"), policy=mode, approved=(asked,)),
+        Case(gpu(), whole(), policy=mode, approved=(asked,)),
+    ):
+        assert case.action().kind == "ask_approval"
 
 
 def test_a_node_that_is_drained_already_takes_nothing_more_out() -> None:
