@@ -1,8 +1,9 @@
 """What the cloud announces that it will do to this machine: reboots, redeployments, evictions, freezes.
 
 Asked of the cloud's metadata service, which only the machine itself can reach, and only where the firmware says that
-this is a machine of that cloud: elsewhere nothing is asked. The first answer may take two minutes (Azure), so the source has
-a long deadline, in a thread of its own like every source. One provider a file: `sdk/azure_notices.py`; Google's and EC2's were never run there.
+this is a machine of that cloud: elsewhere nothing is asked. The first answer may take two minutes (Azure), so the
+source has a long deadline, in a thread of its own like every source. One provider a file: `sdk/azure_notices.py`;
+Google's and EC2's were never run there.
 """
 
 from __future__ import annotations

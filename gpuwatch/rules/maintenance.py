@@ -16,9 +16,11 @@ import msgspec
 from gpuwatch.model.evidence import Evidence, Subject
 from gpuwatch.model.facts.maintenance import MaintenanceFacts, Notice
 from gpuwatch.model.moment import Moment
-from gpuwatch.model.states import Health
+from gpuwatch.model.states import Health, Lifecycle
 from gpuwatch.model.view import NodeView
 from gpuwatch.rules import Rule
+
+OURS = frozenset({Lifecycle.REPAIRING, Lifecycle.VALIDATING, Lifecycle.REPLACING})
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,7 +36,8 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Iterator[Evidenc
 
 
 def _evidence(view: NodeView, notice: Notice, provider: str, received_monotonic_ns: int) -> Evidence:
-    acts = notice.ends_work and notice.mine is True and notice.in_s is not None
+    ours = notice.by_user and view.lifecycle in OURS  # our own action makes Azure announce what we ordered
+    acts = notice.ends_work and notice.mine is True and notice.in_s is not None and not ours
     due_ns = received_monotonic_ns + int((notice.in_s or 0.0) * 1e9) if acts else None
     return Evidence(
         rule="maintenance",

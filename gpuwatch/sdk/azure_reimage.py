@@ -9,7 +9,7 @@ second reimage of a drained machine costs minutes and no work.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from azure.mgmt.compute.models import VirtualMachineScaleSet, VirtualMachineScaleSetVM
 
 PREFIX = "gpuwatch-reimage-"  # and the instance id
+KEPT = 11  # orders of other machines, far more than are under way at a time
 MOST_CALLS = 3  # that show no effect, then it is given up
 
 
@@ -34,11 +35,12 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     by: str  # the action, hashed
     looked: str  # the machine's looks before, hashed
+    at_unix_s: int = 0  # to tell old ones from new
     end: str = ""  # done, or Azure's word for how it failed
 
     def text(self) -> str:
-        """`by=… looked=… end=done`."""
-        return f"by={self.by} looked={self.looked}" + (f" end={self.end}" if self.end else "")
+        """`by=… looked=… at=1796062721 end=done`."""
+        return f"by={self.by} looked={self.looked} at={self.at_unix_s}" + (f" end={self.end}" if self.end else "")
 
 
 def read(value: str) -> Order | None:
@@ -46,7 +48,17 @@ def read(value: str) -> Order | None:
     found = dict(part.split("=", 1) for part in value.split(" ") if "=" in part)
     if not found.get("by") or "looked" not in found:
         return None
-    return Order(by=found["by"], looked=found["looked"], end=found.get("end", ""))
+    at = found.get("at", "")
+    at_unix_s = int(at) if at.isascii() and at.isdecimal() else 0
+    return Order(by=found["by"], looked=found["looked"], at_unix_s=at_unix_s, end=found.get("end", ""))
+
+
+def kept(tags: Mapping[str, str], here: Collection[str]) -> dict[str, str]:
+    """All tags but those of orders that nobody asks after: of machines that are gone, and all but the newest."""
+    orders = {name: read(value) for name, value in tags.items() if name.startswith(PREFIX)}
+    newest = sorted((-order.at_unix_s, name) for name, order in orders.items() if order is not None and name in here)
+    stay = {name for _, name in newest[:KEPT]}
+    return {name: value for name, value in tags.items() if name not in orders or name in stay}
 
 
 def looks(vm: VirtualMachineScaleSetVM) -> str:
@@ -94,12 +106,8 @@ class Reimages:
         """Write it down, then ask. Raises `CloudError`."""
         if words.seen(vm).provisioning not in ("succeeded", "failed"):
             return self._pace.pending(action_id, f"machine {vm.instance_id} of {group.name} is being changed already")
-        order = Order(by=_hashed(action_id), looked=looks(vm))
-        here = {_tag(other) for other in vms}
-        tags = {
-            name: value for name, value in (group.tags or {}).items() if not name.startswith(PREFIX) or name in here
-        }
-        tags[_tag(vm)] = order.text()
+        order = Order(by=_hashed(action_id), looked=looks(vm), at_unix_s=self._clock.unix_ns() // 10**9)
+        tags = kept(group.tags or {}, {_tag(other) for other in vms}) | {_tag(vm): order.text()}
         if len(tags) > MAX_TAGS:
             raise CloudError(
                 f"the scale set {group.name} has no room for one more tag",

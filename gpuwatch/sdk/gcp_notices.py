@@ -1,8 +1,8 @@
 """What Google Cloud says, on the machine itself, that it is about to do to it. Never run against Google Cloud itself.
 
-`instance/upcoming-maintenance` names a window (some machine types only; where there is none it answers 404, 503, `NONE`,
-an empty object, or one with `error`); `instance/maintenance-event` turns to `TERMINATE_ON_HOST_MAINTENANCE` an hour
-before a machine with GPUs is stopped, and only if it is asked regularly; `instance/preempted` to TRUE 30 s before.
+`instance/upcoming-maintenance` names a window (some machine types only; where there is none it answers 404, 503,
+`NONE`, an empty object, or one with `error`). `instance/maintenance-event` turns to `TERMINATE_ON_HOST_MAINTENANCE` an
+hour before a machine with GPUs is stopped, and only if it is asked regularly; `instance/preempted` to TRUE 30 s before.
 Format: cloud.google.com/compute/docs/instances/monitor-plan-host-maintenance-event and
 cloud.google.com/compute/docs/metadata/getting-live-migration-notice.
 """

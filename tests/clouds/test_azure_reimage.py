@@ -143,3 +143,28 @@ def test_tags_of_machines_that_are_gone_make_room(rig: Rig) -> None:
     rig.reimage("3", action="a2")
     tags: dict[str, Any] = rig.azure.gpu.model.tags or {}
     assert [name for name in tags if name.startswith("gpuwatch-reimage-")] == ["gpuwatch-reimage-3"]
+
+
+def test_orders_of_long_ago_never_fill_the_tags(rig: Rig) -> None:
+    cloud = rig.cloud()
+    rig.azure.page_size = 100
+    numbers = [rig.azure.gpu.make("Succeeded", "running") for _ in range(20)]
+    rig.azure.gpu.created.clear()
+    rig.azure.gpu.capacity = 24
+    for number in numbers:
+        rig.reimage(number, cloud, action=f"a{number}")
+        rig.clock.pass_s(60)
+    tags = rig.azure.gpu.model.tags or {}
+    kept = [name for name in tags if name.startswith("gpuwatch-reimage-")]
+    assert sorted(kept) == sorted(f"gpuwatch-reimage-{number}" for number in numbers[-12:])
+    assert rig.azure.gpu.reimaged == numbers
+    assert rig.reimage(numbers[-1], action=f"a{numbers[-1]}").state == "done"
+    assert rig.azure.gpu.reimaged == numbers
+    rig.create(cloud)
+
+
+def test_a_tag_that_was_changed_by_hand_is_no_order(rig: Rig) -> None:
+    rig.azure.gpu.model.tags = {"gpuwatch-reimage-2": "at=x by= looked", "gpuwatch-reimage-3": "", "team": "t"}
+    rig.reimage("2")
+    assert rig.azure.gpu.reimaged == ["2"]
+    assert "gpuwatch-reimage-3" not in (rig.azure.gpu.model.tags or {})

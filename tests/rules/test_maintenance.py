@@ -12,7 +12,7 @@ from gpuwatch.decide.assess import assess
 from gpuwatch.decide.judge import judge
 from gpuwatch.model.facts.maintenance import MaintenanceFacts, Notice
 from gpuwatch.model.policy import Policy
-from gpuwatch.model.states import Health
+from gpuwatch.model.states import Health, Lifecycle
 from gpuwatch.model.verdict import Verdict
 from gpuwatch.model.view import NodeView, SchedulerSays
 from gpuwatch.rules import maintenance, node_down
@@ -65,6 +65,13 @@ def test_only_the_policy_makes_it_a_reason_to_take_the_node_out(
     assert verdict.health is health
     if health is Health.DEGRADED:
         assert (verdict.kind, verdict.cause, verdict.action) == ("maintenance", "maintenance", "contact_support")
+
+
+def test_what_an_action_of_ours_made_the_cloud_announce_is_no_reason_for_another() -> None:
+    ordered = view(in_s=0.0, started=True, by_user=True)
+    assert judged(ordered, 900.0).health is Health.DEGRADED
+    ours = dataclasses.replace(ordered, lifecycle=Lifecycle.VALIDATING)
+    assert judged(ours, 900.0).health is Health.HEALTHY
 
 
 @pytest.mark.parametrize(
