@@ -29,7 +29,7 @@ FIRST, SECOND = "0.0.1", "0.0.2"
 CUT_OFF_S = 25.0
 CAP_SYSLOG = 1 << 34
 LATE, REPEATED = (f'gpuwatch_reports_taken_total{{how="{how}"}}' for how in ("late", "repeated"))
-XID = "NVRM: Xid (PCI:0000:1a:00): 43, pid={pid}, name=python, Ch 00000008"
+XID = "NVRM: Xid (PCI:0000:{gpu:02x}:00): 43, pid=100, name=python, Ch 00000008"  # the same of one GPU is one event
 
 PAGE = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:{port}/metrics').read().decode())"
 
@@ -40,10 +40,10 @@ def site() -> Iterator[Site]:
         yield made
 
 
-def kernel_says(machine: Machine, pid: int) -> None:
+def kernel_says(machine: Machine, gpu: int) -> None:
     """One line of the kernel log."""
     uptime_s = Path("/proc/uptime").read_text().split()[0]
-    machine.run("sh", "-c", f"echo '[{uptime_s}] {XID.format(pid=pid)}' >> /var/log/kern.log")
+    machine.run("sh", "-c", f"echo '[{uptime_s}] {XID.format(gpu=gpu)}' >> /var/log/kern.log")
 
 
 def test_both_start_are_ready_and_have_no_more_rights_than_they_need(site: Site) -> None:
@@ -72,7 +72,7 @@ def test_the_unit_may_read_the_kernels_ring(site: Site) -> None:
     node.write(settings, was.replace('source = "file"\npath = "/var/log/kern.log"', 'source = "kmsg"'))
     node.run("systemctl", "restart", AGENT)
     files = f"ls -l /proc/{node.shows(AGENT, 'MainPID')}/fd"
-    until("it reads /dev/kmsg", 20, lambda: "/dev/kmsg" in node.run("sh", "-c", files), site.story)
+    until("it reads /dev/kmsg", 20, lambda: "/dev/kmsg" in node.says("sh", "-c", files), site.story)
     node.write(settings, was)
     node.run("systemctl", "restart", AGENT)
     site.until_well()
@@ -80,6 +80,7 @@ def test_the_unit_may_read_the_kernels_ring(site: Site) -> None:
 
 def test_the_watchdog_ends_an_agent_that_hangs_and_another_begins(site: Site) -> None:
     node, mark = site.nodes["gpu2"], site.centre.mark()
+    until("it was kept that it was seen", 40, lambda: "gpu2" in site.centre.last_seen(), site.story)
     before, agent = node.shows(AGENT, "MainPID"), site.centre.last_seen()["gpu2"]["agent_id"]
     node.run("sh", "-c", f"kill -STOP {before}")
     took_s = until("another begins", 40, lambda: node.shows(AGENT, "NRestarts") == "1", site.story)
@@ -110,16 +111,16 @@ def test_cut_off_and_back_nothing_is_lost_even_over_a_restart(site: Site) -> Non
     node, mark = site.nodes["gpu1"], site.centre.mark()
     spool = node.path("/var/lib/gpuwatch/spool")
     late_before, repeated_before = site.centre.metric(LATE), site.centre.metric(REPEATED)
-    for pid in (100, 101):
-        kernel_says(node, pid)
+    for gpu in (0x1A, 0x29):
+        kernel_says(node, gpu)
     until("the first events came", 20, lambda: len(site.centre.rows("SELECT event_id FROM events")) == 2, site.story)
     site.switch.cable("gpu1", plugged=False)
     cut_s = time.monotonic()
-    kernel_says(node, 200)
+    kernel_says(node, 0x3B)
     time.sleep(CUT_OFF_S / 2)
     node.run("systemctl", "restart", AGENT)
     stop_s = time.monotonic() - cut_s - CUT_OFF_S / 2
-    kernel_says(node, 201)
+    kernel_says(node, 0x4C)
     time.sleep(CUT_OFF_S / 2)
     waiting: dict[str, list[int]] = {}
     long_ago_ns, old_count = time.time_ns() - int((LATE_S + 1.0) * 1e9), 0
