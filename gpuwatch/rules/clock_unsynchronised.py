@@ -49,6 +49,7 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Evidence | None:
 RULE = Rule(
     settings=Settings,
     examine=examine,
+    watches=(HostFacts,),
     matters="logs lie about what came first, and tokens and certificates are refused",
     source="adjtimex(2)",
 )

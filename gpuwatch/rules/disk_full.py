@@ -60,6 +60,7 @@ def _fullest(disk: Disk) -> tuple[float, str]:
 RULE = Rule(
     settings=Settings,
     examine=examine,
+    watches=(HostFacts,),
     matters="jobs fail when they write, and nothing can be logged",
     source="prometheus/node_exporter (mixin)",
 )

@@ -54,6 +54,7 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Iterator[Evidenc
 RULE = Rule(
     settings=Settings,
     examine=examine,
+    watches=(HostFacts,),
     matters="jobs fail as soon as they write there, checkpoints and logs too",
     source="leptonai/gpud (disk), ext4(5)",
 )

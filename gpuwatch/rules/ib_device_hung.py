@@ -57,6 +57,7 @@ def _finding(subject: Subject, words: str, settings: Settings, onset_unix_ns: in
 RULE = Rule(
     settings=Settings,
     examine=examine,
+    watches=(InfinibandFacts,),
     matters="no job can use this card, and what asks it cannot be killed",
     source="NVIDIA/NVSentinel (mlx5 health)",
 )

@@ -56,6 +56,7 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Iterator[Evidenc
 RULE = Rule(
     settings=Settings,
     examine=examine,
+    watches=(InfinibandFacts,),
     matters="resent packets cost bandwidth, and such a link often fails next",
     source="InfiniBand specification (bit error rate), infiniband-diags error_thresholds",
 )

@@ -50,6 +50,7 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Iterator[Evidenc
 RULE = Rule(
     settings=Settings,
     examine=examine,
+    watches=(InfinibandFacts,),
     matters="each loss stalls or kills the job that runs over the link",
     source="nebius/soperator#481, leptonai/gpud#1209",
 )

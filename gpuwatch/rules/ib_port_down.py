@@ -68,6 +68,7 @@ def _finding(view: NodeView, port: RdmaPort, settings: Settings) -> Evidence | N
 RULE = Rule(
     settings=Settings,
     examine=examine,
+    watches=(InfinibandFacts,),
     matters="a job that uses all rails of this node fails or hangs at its first collective",
     source="Mellanox/network-operator#249, facebookresearch/gcm",
 )

@@ -58,6 +58,7 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Iterator[Evidenc
 RULE = Rule(
     settings=Settings,
     examine=examine,
+    watches=(InfinibandFacts,),
     matters="the slowest rail sets the pace of the whole job",
     source="imbue-ai/cluster-health",
 )

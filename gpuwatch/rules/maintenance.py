@@ -71,6 +71,7 @@ def _utc(unix_ns: int | None) -> str:
 RULE = Rule(
     settings=Settings,
     examine=examine,
+    watches=(MaintenanceFacts,),
     matters="a run that is not saved and moved before then loses its work since the last checkpoint",
     source="learn.microsoft.com/azure/virtual-machines/linux/scheduled-events",
 )

@@ -52,6 +52,7 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Iterator[Evidenc
 RULE = Rule(
     settings=Settings,
     examine=examine,
+    watches=(HostFacts,),
     matters="whatever touches this mount waits for ever and cannot be killed",
     source="leptonai/gpud (hung task), Linux nfs(5)",
 )

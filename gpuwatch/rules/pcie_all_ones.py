@@ -48,6 +48,7 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Iterator[Evidenc
 RULE = Rule(
     settings=Settings,
     examine=examine,
+    watches=(PcieFacts,),
     matters="nothing can use this device until it is powered off and on, or replaced",
     source="pciutils (rev ff), lyulyul/shine-cluster#171",
 )

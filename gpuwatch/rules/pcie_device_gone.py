@@ -51,6 +51,7 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Iterator[Evidenc
 RULE = Rule(
     settings=Settings,
     examine=examine,
+    watches=(PcieFacts,),
     matters="a device that leaves the bus is dead or has no power; what used it has failed",
     source="NVIDIA/NVSentinel#155, leptonai/gpud",
 )

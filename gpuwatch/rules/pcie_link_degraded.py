@@ -97,6 +97,7 @@ def _evidence(view: NodeView, device: PciDevice, words: str, settings: Settings 
 RULE = Rule(
     settings=Settings,
     examine=examine,
+    watches=(PcieFacts,),
     matters="half the lanes are half the bandwidth, and the slowest link sets the pace of the whole job",
     source="imbue-ai/cluster-health, NVIDIA/open-gpu-kernel-modules#1151",
 )

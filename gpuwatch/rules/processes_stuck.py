@@ -44,6 +44,7 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Evidence | None:
 RULE = Rule(
     settings=Settings,
     examine=examine,
+    watches=(HostFacts,),
     matters="a job with such a process cannot end, and keeps its GPUs",
     source="nvidia-docker#1553, Linux kernel.hung_task_timeout_secs",
 )

@@ -77,6 +77,7 @@ def _words(unit: Unit, *, fatal: bool) -> str:
 RULE = Rule(
     settings=Settings,
     examine=examine,
+    watches=(ServicesFacts,),
     matters="work that needs this service fails, though every GPU looks well",
     source="NVIDIA/NVSentinel#883, #891, NVIDIA/gpu-operator#610, NVIDIA Fabric Manager User Guide",
 )

@@ -45,6 +45,7 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Iterator[Evidenc
 RULE = Rule(
     settings=Settings,
     examine=examine,
+    watches=(ServicesFacts,),
     matters="a service that starts anew all the time does no work and hides why",
     source="NVIDIA/NVSentinel#1748",
 )
