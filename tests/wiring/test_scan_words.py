@@ -20,7 +20,7 @@ from tests.fakes_node import pci_device, rdma_port, service_unit
     [
         (
             InfinibandFacts((rdma_port(), rdma_port("mlx5_1", state="down", expected=False))),
-            "1 of 2 ports active, 1 must",
+            "1 of 2 ports active, 1",
         ),
         (PcieFacts((pci_device(), pci_device("x", kind="nvme"), pci_device("y", gone=True))), "PCI: 1 gpu, 1 nvme"),
         (ServicesFacts((service_unit(), service_unit("munge.service"))), "services: slurmd active, munge active"),
