@@ -6,6 +6,7 @@ cool-down, the next checkpoint), nor what has an alert of its own (our blindness
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Protocol
@@ -16,6 +17,7 @@ from gpuwatch.aggregator.saga import EMPTY, END_JOB, Saga
 from gpuwatch.aggregator.scene import Scene, Stage
 from gpuwatch.aggregator.standing import Standing
 from gpuwatch.clock import Clock
+from gpuwatch.errors import StoreError
 from gpuwatch.model.incident import Incident
 from gpuwatch.model.ledger import ActionStep, HoldNoted, LedgerLine
 from gpuwatch.model.plan import Action, Hold
@@ -121,12 +123,13 @@ class Needs:
         self._needs: tuple[Need, ...] = ()
 
     def now(self) -> tuple[Need, ...]:
-        """Oldest first. Raises `StoreError`."""
+        """Oldest first. While the ledger cannot be read: as of before."""
         with self._lock:
             now_ns = self._clock.monotonic_ns()
             if self._made_ns is None or now_ns - self._made_ns >= FRESH_S * 1e9:
-                self._row_id, lines = self._ledger.lines_after(self._row_id)
-                self._apply(lines)
+                with contextlib.suppress(StoreError):  # the page and the metrics must tell of a failing ledger, too
+                    self._row_id, lines = self._ledger.lines_after(self._row_id)
+                    self._apply(lines)
                 scene = self._stage.scene
                 if not scene.blind_because:  # while we doubt ourselves everything is held for that: nothing has moved
                     self._needs = self._made(scene, now_ns)

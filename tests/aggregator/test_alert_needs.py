@@ -18,9 +18,9 @@ from gpuwatch.aggregator.needs import NOT_NEEDED, OF_NODE, OF_POOL, Need
 from gpuwatch.aggregator.orders import Order
 from gpuwatch.aggregator.standing import Standing
 from gpuwatch.aggregator.unblock import unblock
-from gpuwatch.errors import CloudError
+from gpuwatch.errors import CloudError, StoreError
 from gpuwatch.model.policy import Policy
-from tests.alerting import desk_of, needs_of
+from tests.alerting import desk_of, metrics_of, needs_of
 from tests.fakes_centre import Centre
 
 NAME = "GpuwatchPersonNeeded"
@@ -241,6 +241,23 @@ def test_names_of_others_cannot_leave_the_command() -> None:
     assert said == "gpuwatch explain 'gpu01; rm -rf /'"
     job = Need(reason="job", pool="p", because="b", slots=("a",), jobs=("$(reboot).1",))
     assert "scancel '$(reboot)'" in unblock(job, policy=Policy(), scheduler="slurm", url="")
+
+
+def test_a_ledger_that_cannot_be_read_silences_neither_page_nor_metrics(made: list[Centre], tmp_path: Path) -> None:
+    centre = settled(made, tmp_path, mode="approve")
+    needs, metrics = needs_of(centre), metrics_of(centre)
+    centre.agents["m-gpu04"].xid(79)
+    centre.seconds(10)
+    assert [need.reason for need in needs.now()] == ["approval"]
+
+    class Broken:
+        def lines_after(self, row_id: int) -> Any:
+            raise StoreError("the disk is gone")
+
+    needs._ledger = Broken()  # type: ignore[assignment]
+    centre.seconds(5)
+    assert [need.reason for need in needs.now()] == ["approval"]
+    assert b"gpuwatch_ledger_failing" in metrics.render()[0]
 
 
 def test_needs_cost_nothing_while_all_is_well(made: list[Centre], tmp_path: Path) -> None:
