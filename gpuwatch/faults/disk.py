@@ -48,7 +48,8 @@ _BEYOND = re.compile(r"(?:[^\s\"{}]{1,15}: )?attempt to access beyond end of dev
 _NO_DISK = re.compile(r"(?:sr|fd|loop|zram|ram)\d")
 
 _FS = re.compile(
-    r"(?:EXT[234]-fs|XFS|BTRFS|F2FS-fs)(?: \w+)?(?: \((?:device )?(?P<dev>[^\s:()]+)[^)]*\))?: (?P<said>.*)", re.DOTALL
+    r"(?:EXT[234]-fs|XFS|BTRFS|F2FS-fs)(?: \w+)?(?: \((?:device )?(?P<dev>[^\s:()]{1,64})[^)]{0,64}\))?: (?P<said>.*)",
+    re.DOTALL,
 )
 _EXT_ERROR = re.compile(r"EXT[234]-fs (?:error|panic) \(device (?P<dev>[^)\s]+)\)")
 _BTRFS_ERROR = re.compile(r"BTRFS:? error \(device (?P<dev>[^):\s]+)[^)]*\)(?: in |: )")

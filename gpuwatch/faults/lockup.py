@@ -55,8 +55,8 @@ _SEGFAULT = re.compile(  # the kernel knows 15 bytes of a name; what is longer h
     r"(?: in (?P<lib>[^\s\[]+)(?:\[[^\]]*\])?)?"
 )
 _TRAP = re.compile(
-    r"(?:traps: )?(?P<name>[^\n\"'][^\n]{0,14}?)\[(?P<pid>\d{1,10})\] (?:trap )?(?P<trap>[\w -]+?) ip:\S+ sp:\S+ error:\w+"
-    r"(?: in (?P<lib>[^\s\[]+))?"
+    r"(?:traps: )?(?P<name>[^\n\"'][^\n]{0,14}?)\[(?P<pid>\d{1,10})\] (?:trap )?(?P<trap>[\w -]{1,64}?) ip:\S+ sp:\S+"
+    r" error:\w+(?: in (?P<lib>[^\s\[]+))?"
 )
 
 

@@ -22,7 +22,7 @@ HEADS = (
 )
 WORDS = ("[Hardware Error]: ", "cpu clock throttled")
 _KILL = re.compile(
-    r"oom-kill:constraint=(?P<constraint>\w+),.*?\btask=(?P<name>.*),pid=(?P<pid>\d{1,10}),uid=", re.DOTALL
+    r"oom-kill:constraint=(?P<constraint>\w+),.*?\btask=(?P<name>.{0,64}?),pid=(?P<pid>\d{1,10}),uid=", re.DOTALL
 )
 _KILLED = re.compile(
     r"(?P<group>Memory cgroup out of memory: |Out of memory(?: \([^)]*\))?: )?Kill(?:ed)? process (?P<pid>\d{1,10})"
