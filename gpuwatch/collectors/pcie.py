@@ -26,7 +26,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     enabled: bool = True
     interval_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     deadline_s: Annotated[float, msgspec.Meta(gt=0, le=4)] = 4.0  # of one look
-    kinds: tuple[str, ...] = ("gpu", "switch", "infiniband", "ethernet", "nvme")
+    kinds: tuple[str, ...] = ("gpu", "switch", "infiniband", "ethernet", "nvme", "pcie_switch")
     sys_root: str = "/sys"
 
 

@@ -22,6 +22,7 @@ KIND_OF_CLASS = {
     "0x0207": "infiniband",
     "0x0200": "ethernet",
     "0x0108": "nvme",
+    "0x0604": "pcie_switch",  # of bridges only the upstream port of a switch: nobody else tells of that link
 }
 MAKERS = {"gpu": (NVIDIA, "0x1002"), "switch": (NVIDIA,)}
 MOST_FUNCTIONS = 4_096
@@ -85,6 +86,8 @@ class Bus:
         if not _ADDRESS.fullmatch(name) or os.path.lexists(f"{folder}/physfn"):
             return None  # a virtual function comes and goes as its owner likes
         kind = KIND_OF_CLASS.get(_first_bytes(f"{folder}/class").decode("ascii", "replace")[:6])
+        if kind == "pcie_switch" and not _is_upstream_port(folder):
+            return None
         vendor = _first_bytes(f"{folder}/vendor").decode("ascii", "replace")
         device = _first_bytes(f"{folder}/device").decode("ascii", "replace")
         words = [word.removeprefix("0x") for word in (vendor, device)]
@@ -95,6 +98,22 @@ class Bus:
         ):
             return None
         return Function(name, kind, ":".join(words), folder)
+
+
+def _is_upstream_port(folder: str) -> bool:
+    """A bridge below a bridge, with bridges of its own. A root port's or downstream port's link has another end that
+    is watched."""
+    try:
+        place = os.path.realpath(folder)
+        inside = os.listdir(place)  # noqa: PTH208
+    except OSError:
+        return False
+
+    def bridge(where: str) -> bool:
+        return _first_bytes(f"{where}/class").startswith(b"0x0604")
+
+    below = [name for name in inside if _ADDRESS.fullmatch(name)]
+    return bridge(str(Path(place).parent)) and any(bridge(f"{place}/{name}") for name in below)
 
 
 def _first_bytes(path: str) -> bytes:

@@ -111,6 +111,25 @@ def test_which_functions_matter(tree: Tree, vendor: bytes, class_: bytes, kind: 
     assert found.get(ADDRESS) == kind
 
 
+def test_of_bridges_only_the_upstream_port_of_a_switch_is_watched(tree: Tree) -> None:
+    """Root port 00:01.0 - switch 01:00.0 (upstream) - 02:00.0, 02:01.0 (downstream) - GPUs."""
+    root = tree.root / "devices/pci0000:00"
+    upstream = root / "0000:00:01.0/0000:01:00.0"
+    places = [root / "0000:00:01.0", upstream, upstream / "0000:02:00.0", upstream / "0000:02:01.0"]
+    for place in places:
+        place.mkdir(parents=True, exist_ok=True)
+        for name, text in (GPU | {"class": b"0x060400\n", "vendor": b"0x1000\n"}).items():
+            (place / name).write_bytes(text)
+    gpu = places[2] / "0000:03:00.0"
+    gpu.mkdir()
+    for name, text in GPU.items():
+        (gpu / name).write_bytes(text)
+    for place in [*places, gpu]:
+        (tree.devices / place.name).symlink_to(place)
+    found = {device.pci: device.kind for device in tree.reader().read().facts.devices}
+    assert found == {"0000:01:00.0": "pcie_switch", "0000:03:00.0": "gpu"}
+
+
 def test_a_virtual_function_is_not_watched_and_one_that_sleeps_is_not_woken(tree: Tree) -> None:
     (tree.add("0000:1a:00.1") / "physfn").symlink_to("../x")
     folder = tree.add()

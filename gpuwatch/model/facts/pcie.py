@@ -9,7 +9,7 @@ class PciDevice(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One GPU, switch, network card or NVMe disk. One that was here and is gone keeps its address, with `gone`."""
 
     pci: str  # `0000:1a:00.0`
-    kind: str  # gpu | switch (NVSwitch) | infiniband | ethernet | nvme
+    kind: str  # gpu | switch (NVSwitch) | infiniband | ethernet | nvme | pcie_switch (its upstream port)
     model: str = ""  # vendor and device, `10de:2330`: devices of the same model are siblings
     driver: str | None = None
     width: int | None = None  # lanes now
