@@ -21,6 +21,8 @@ from gpuwatch.model.states import Health
 from gpuwatch.model.view import NodeView
 from gpuwatch.rules import Rule
 
+MOST_NAMED = 36  # links: more than any chip has
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long before it is believed."""
@@ -44,7 +46,7 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Iterator[Evidenc
         active = _active(gpu)
         if active >= due:
             continue
-        down = ", ".join(map(str, gpu.nvlink_inactive or ()))
+        down = ", ".join(map(str, (gpu.nvlink_inactive or ())[:MOST_NAMED]))
         yield Evidence(
             rule="nvlink_down",
             subject=Subject("gpu", gpu.key(view.machine)),

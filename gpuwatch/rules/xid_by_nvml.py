@@ -23,6 +23,7 @@ from gpuwatch.model.view import NodeView
 from gpuwatch.rules import Rule
 
 NEEDS_ITS_LINE = frozenset({74, 109, *range(144, 151), 154})
+MOST = 64  # as many as an agent keeps
 RUNGS: dict[str, Rung] = {rung: rung for rung in get_args(Rung)}
 
 
@@ -39,7 +40,7 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Iterator[Evidenc
     if log is not None and log.readable:
         return
     told: set[tuple[str | None, int]] = set()
-    for event in facts.xids:
+    for event in facts.xids[:MOST]:
         row = xids().get(event.xid)
         if row is None or row.drain == "no" or (event.pci, event.xid) in told:
             continue
