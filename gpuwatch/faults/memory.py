@@ -22,7 +22,8 @@ HEADS = (
 )
 WORDS = ("[Hardware Error]: ", "cpu clock throttled")
 _KILL = re.compile(
-    r"oom-kill:constraint=(?P<constraint>\w+),.*?\btask=(?P<name>.{0,64}?),pid=(?P<pid>\d{1,10}),uid=", re.DOTALL
+    r"oom-kill:constraint=(?P<constraint>\w+),.*?(?:\boom_memcg=(?P<cgroup>[^,]{0,256}),.*?)?\btask=(?P<name>.{0,64}?),pid=(?P<pid>\d{1,10}),uid=",
+    re.DOTALL,
 )
 _KILLED = re.compile(
     r"(?P<group>Memory cgroup out of memory: |Out of memory(?: \([^)]*\))?: )?Kill(?:ed)? process (?P<pid>\d{1,10})"
@@ -108,5 +109,5 @@ def _oom(text: str, found: re.Match[str], *, group: bool) -> Event:
         name=found["name"],
         subject=found["pid"],
         verdict=_GROUP if group else None,
-        details={"scope": "cgroup" if group else "node"},
+        details={"scope": "cgroup" if group else "node", "cgroup": found.groupdict().get("cgroup")},
     )

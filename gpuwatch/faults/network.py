@@ -149,7 +149,7 @@ def _watchdog(message: str) -> Event | None:
         message,
         pci=function_address(found["pci"]),
         subject=dev,
-        details={"dev": dev, "queue": int(found["queue"])},
+        details={"dev": dev, "queue": int(found["queue"]), "ms": int(found["ms"]) if found["ms"] else None},
     )
 
 

@@ -21,7 +21,7 @@ LINES = [
         "oom_reaper: reaped process 25315 (python3), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB",
     ),
     (
-        f"event=oom; pid=77; name=pt_data_worker; {GROUP}",
+        f"event=oom; pid=77; name=pt_data_worker; cgroup=/slurm/uid_1/job_7; {GROUP}",
         "python3 invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0\n"
         "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=job_7,mems_allowed=0-1,"
         "oom_memcg=/slurm/uid_1/job_7,task_memcg=/slurm/uid_1/job_7/step_0,task=pt_data_worker,pid=77,uid=1\n"

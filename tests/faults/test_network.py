@@ -123,7 +123,7 @@ LINES = [
     ),
     ("event=nic_link_up; dev=ens1np0; severity=info; drain=no", "mlx5_core 0000:5e:00.0 ens1np0: Link up"),
     (
-        "event=nic_tx_timeout; dev=ens1f0np0; severity=warn; action=none; drain=after_count",
+        "event=nic_tx_timeout; dev=ens1f0np0; queue=3; ms=5234; severity=warn; action=none; drain=after_count",
         "mlx5_core 0000:5e:00.0 ens1f0np0: NETDEV WATCHDOG: CPU: 12: transmit queue 3 timed out 5234 ms",
     ),
     (
