@@ -78,6 +78,10 @@ def _refusal(
     if drain.cause.startswith(EVENT_CAUSES) and not _booted_since(view, drain):
         words = f"drained for {drain.cause}; that it was not seen again is no repair: a reboot, or a person's word"
         return "repair_unproven", words
+    if drain.cause == "maintenance":
+        source = view.sources.get("maintenance")
+        if source is None or source.status in ("failed", "hung"):
+            return "maintenance", "drained ahead of maintenance; the cloud does not say at present whether it is over"
     return cooling(past, policy, fleet, now)
 
 

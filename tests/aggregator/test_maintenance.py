@@ -15,11 +15,14 @@ class Announced(Agent):
     """An agent whose cloud announces something."""
 
     notices: tuple[Notice, ...] = ()
+    answers = True
 
     def report(self, *args: object, **kwargs: object) -> Report:
         made = super().report(*args, **kwargs)  # type: ignore[arg-type]
         facts = _raw(MaintenanceFacts("azure", self.notices))
         envelope = Envelope("maintenance", self.clock.unix_ns(), 0.01, "ok", facts=facts)
+        if not self.answers:
+            envelope = Envelope("maintenance", self.clock.unix_ns(), 0.01, "failed", reason="no answer")
         return msgspec.structs.replace(made, envelopes=(*made.envelopes, envelope))
 
 
@@ -100,3 +103,16 @@ def test_the_policy_drains_ahead_and_gives_back_afterwards(tmp_path: Path) -> No
     assert centre.scheduler.drains["gpu02"] == ""
     assert centre.cloud.calls == []
     assert centre.book.open == {}
+
+
+def test_a_node_that_was_drained_ahead_waits_until_the_cloud_says_that_it_is_over(tmp_path: Path) -> None:
+    centre, agent = begun(tmp_path, "drain_before_maintenance_s = 300")
+    agent.notices = reboot(290.0)
+    centre.seconds(20)
+    agent.answers = False
+    scene = centre.seconds(120)
+    assert centre.states()["gpu02"] == "healthy drained"
+    assert [hold.reason for hold in scene.plan.holds] == ["maintenance"]
+    agent.answers, agent.notices = True, ()
+    centre.seconds(20)
+    assert centre.states()["gpu02"] == "healthy in_service"
