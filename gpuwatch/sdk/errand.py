@@ -166,7 +166,9 @@ class Errands:
             own = self._own.get(subject)
             if own.is_gone() if own is not None else not is_alive(left.pid, left.start_ticks):
                 del self._abandoned[subject]
-                self._own.pop(subject, None)
+                if self._own.pop(subject, None) is None:
+                    with contextlib.suppress(OSError):  # after a reload it is our child all the same: bury it
+                        os.waitpid(left.pid, os.WNOHANG)
         if len(self._abandoned) != before:
             self._remember({})
 
@@ -227,10 +229,12 @@ class _Running:
     def is_gone(self) -> bool:
         """It has ended, and is buried: from then on its pid may be anybody's."""
         if self._code is None:
-            with contextlib.suppress(ChildProcessError):
+            try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
-                if pid:
-                    self._code = os.waitstatus_to_exitcode(status)
+            except ChildProcessError:
+                pid, status = self.pid, 255 << 8  # somebody else buried it
+            if pid:
+                self._code = os.waitstatus_to_exitcode(status)
         return self._code is not None
 
     def outcome(self) -> Outcome:

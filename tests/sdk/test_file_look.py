@@ -33,6 +33,14 @@ def test_what_is_there_and_what_is_not(errands: Errands, tmp_path: Path) -> None
     assert (found["none"].contents, found["none"].errors, found["none"].hung) == ({}, {}, "")
 
 
+def test_files_of_the_kernel_that_refuse_or_vanish(errands: Errands) -> None:
+    """Invalid argument: what a driver says of a link that is down. No such process: it ended while it was read."""
+    lo, gone, good = "/sys/class/net/lo/speed", f"/proc/{2**22}/stat", "/proc/version"
+    seen = look(errands, {"x": [lo, gone, good]}, deadline_s=3)["x"]
+    assert seen.contents.keys() == {good}
+    assert seen.errors == {lo: "Invalid argument", gone: "No such file or directory"}
+
+
 def test_long_files_are_cut(errands: Errands, tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).write_bytes(name.encode() * 1_000_000)
