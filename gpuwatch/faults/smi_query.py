@@ -24,6 +24,8 @@ def read(block: str, key: str, value: str, before: Mapping[str, str], pci: str |
         return named("err_field", line, pci=pci, subject=subject, details=details)
     if key == "SRAM Threshold Exceeded" and value == "Yes":
         return named("ecc_threshold", line, pci=pci, subject=subject)
+    if key == "Reset Required" and value == "Yes":
+        return named("gpu_reset_required", line, pci=pci, subject=subject)
     if key in SLOW and value == "Active":
         return named("hw_slowdown", line, pci=pci, subject=f"{subject} {key}", details={"reason": key})
     if block == "Remapped Rows":

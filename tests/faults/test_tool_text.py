@@ -93,6 +93,11 @@ LINES = [
         "    GPU Recovery Action                   : Reboot",
     ),
     ("", "    GPU Recovery Action                   : None"),
+    (
+        "event=gpu_reset_required; pci=0000:3b:00; severity=degraded; action=reset_gpu; drain=yes",
+        "GPU 00000000:3B:00.0\n    GPU Reset Status\n        Reset Required                    : Yes\n"
+        "        Drain and Reset Recommended       : No",
+    ),
     ("", "    GPU Recovery Action                   : N/A"),
     (
         f"event=pci_all_ones; pci=0000:1c:00; {LOST}",
