@@ -74,7 +74,7 @@ class _Reader:
             elif seen.errors:
                 gaps |= _why(device, seen)
             for port in device.ports:
-                key = f"{device.pci or device.name}/{port}"
+                key = self._history.key(device.pci, device.name, port)
                 keys.add(key)
                 ports.append(self._port(key, device, port, seen))
         ports += self._gone(keys)

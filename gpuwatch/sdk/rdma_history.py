@@ -87,6 +87,19 @@ class History:
         """These too."""
         self._memory.value.refused += [path for path in paths if path not in self.refused]
 
+    def key(self, pci: str | None, device: str, port: int) -> str:
+        """What this port is remembered under: where it sits, which outlives a new name. A device that just comes or
+        goes may not say where: it is the one of its name, not another one beside it that would be missed for weeks."""
+        ports, bare = self._memory.value.ports, f"{device}/{port}"
+        if pci is None:
+            same = (key for key, before in ports.items() if (before.device, before.port) == (device, port))
+            return next(same, bare)
+        seated = f"{pci}/{port}"
+        if bare in ports:
+            before = ports.pop(bare)
+            ports.setdefault(seated, before)
+        return seated
+
     def see(self, key: str, device: str, port: int, says: PortSays, now_unix_ns: int) -> PortBefore:
         """Add what a port says now."""
         ports = self._memory.value.ports

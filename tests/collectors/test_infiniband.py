@@ -123,6 +123,29 @@ def test_this_machine() -> None:
             reader.read()
 
 
+def test_a_port_that_does_not_say_where_it_sits_for_a_moment_is_the_same_port(tree: Tree, tmp_path: Path) -> None:
+    reader = tree.reader()
+    reader.keep(tmp_path, True)
+    seat = tree.root / "devices/0000:1a:00.0"
+    for _ in range(2):
+        assert one(reader).pci == "0000:1a:00.0"
+        seat.rename(tmp_path / "aside")
+        port = one(reader)
+        assert (port.pci, port.state, port.gone) == (None, "active", False)
+        (tmp_path / "aside").rename(seat)
+    assert one(reader).gone is False
+
+
+def test_a_port_that_says_where_it_sits_only_later_is_not_missed_under_its_name(tree: Tree, tmp_path: Path) -> None:
+    reader = tree.reader()
+    seat = tree.root / "devices/0000:1a:00.0"
+    seat.rename(tmp_path / "aside")
+    assert one(reader).expected is True
+    (tmp_path / "aside").rename(seat)
+    port = one(reader)
+    assert (port.pci, port.gone, port.expected) == ("0000:1a:00.0", False, True)
+
+
 def test_only_a_port_that_was_active_once_is_expected_over_restarts(tree: Tree, tmp_path: Path) -> None:
     tree.port("mlx5_0", state="1: DOWN", phys_state="3: Disabled")
     reader = tree.reader()
