@@ -1,8 +1,8 @@
 """When what a cloud has announced begins, a window of maintenance is written to the ledger.
 
-In it, time in which the node is away or without a run is the cloud's, not a fault's. Written when it begins and not when
-it is announced: what is called off leaves no trace. A window ends after the announced duration, and goes on as long as the
-machine speaks and still says so.
+In it, time in which the node is away or without a run is the cloud's, not a fault's. It is written when it begins and
+not when it is announced: what is called off leaves no trace. A window ends after the announced duration, and goes on as
+long as the machine speaks and still says so.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ NOT_NEEDED = frozenset(
     {
         *("observe", "recommend"),  # there a person does everything, and the incident's own alert says what
         *("hold_file", "human_hold", "foreign_drain", "hands_off"),  # a person wants it so
-        *("cool_down", "checkpoint", "in_progress"),  # it passes by itself
+        *("cool_down", "checkpoint", "in_progress", "maintenance"),  # it passes by itself
         *("blind", "shared_cause"),  # these have alerts of their own
         *("absent", "not_in_slot"),  # nothing runs there and nothing is lost: its incident tells
     }
