@@ -138,6 +138,10 @@ class Node:
         self.host: dict[str, Any] = {}
         self.hands: dict[str, Any] = {}
         self.attribution: dict[str, Any] = {}
+        # these would see the machine that tests, and start programs of their own
+        self.others: dict[str, dict[str, Any]] = {
+            name: {"enabled": False} for name in ("infiniband", "pcie", "services")
+        }
         self.top: dict[str, Any] = {
             "slot": "gpu-001",
             "machine": "m-1",
@@ -163,8 +167,7 @@ class Node:
             "host": self.host,
             "hands": self.hands,
             "attribution": self.attribution,
-            # these would see the machine that tests, and start programs of their own
-            **{name: {"enabled": False} for name in ("infiniband", "pcie", "services")},
+            **self.others,
             "kernel_log": {"source": "file", "path": str(self.folder / "kernel.log"), "interval_s": 0.2},
             "training": {"directories": [str(self.folder / "beats")], "interval_s": 0.3},
         }

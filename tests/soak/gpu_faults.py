@@ -1,0 +1,138 @@
+"""Faults of the driver and its GPUs, by the C library under the agent's real binding."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+
+from gpuwatch.model.facts.nvml import NvmlFacts
+from tests.soak.fault import Fault
+from tests.soak.judge import Look
+from tests.soak.site import UUID, Site
+
+RULES = (
+    "probe_hung", "gpu_lost", "gpu_refuses", "gpu_missing", "driver_mismatch", "driver_not_loaded", "driver_refuses",
+    "row_remap_failed",
+)  # fmt: skip
+
+
+def gpu_faults(site: Site, chance: random.Random) -> dict[str, Callable[[], Fault]]:
+    """Each makes one fault of its kind."""
+    state = site.state
+    versions = iter(f"58{number // 100}.{number % 100:02d}.01" for number in range(100, 1000))
+    running = ["580.95.05"]
+
+    def well(look: Look) -> bool:
+        facts = look.facts(NvmlFacts)
+        return (
+            look.status("nvml") == "ok"
+            and facts is not None
+            and len(facts.gpus) == 8
+            and all(gpu.error is None and gpu.utilization_ratio is not None for gpu in facts.gpus)
+            and facts.driver_version == running[0]
+            and not look.evidence(RULES)
+        )
+
+    def another_driver() -> str:
+        running[0] = next(versions)
+        site.driver(running[0])
+        return running[0]
+
+    def hangs(kind: str, function: str, *, reload: bool = False, index: int = -1, **more: int) -> Fault:
+        def inject() -> None:
+            state.gpu(index, hang=function, **more)
+            if reload:
+                state.all(driver=another_driver())
+
+        def seen(look: Look) -> bool:
+            where = f"in {function.removesuffix('WithFlags')}" + (f" of GPU {index}" if index >= 0 else "")
+            return (
+                look.status("nvml") == "hung" and where in look.reason("nvml") and bool(look.evidence(["probe_hung"]))
+            )
+
+        def heal() -> None:
+            state.gpu(index, hang=None, **dict.fromkeys(more))
+
+        return Fault(kind, inject, seen, heal, rules=("probe_hung",), well=well, hold_s=6.0)
+
+    def one_gpu(kind: str, error: int, rule: str) -> Fault:
+        index = chance.randrange(8)
+
+        def seen(look: Look) -> bool:
+            facts = look.facts(NvmlFacts)
+            if facts is None or [gpu.index for gpu in facts.gpus if gpu.error == error] != [index]:
+                return False
+            return len(facts.gpus) == 8 and bool(look.evidence([rule], UUID.format(index)))
+
+        set_to = partial(state.gpu, index)
+        return Fault(
+            kind, partial(set_to, error=error), seen, partial(set_to, error=None), rules=(rule,), words=UUID.format(index), well=well
+        )
+
+    def answers(kind: str, rule: str, code: int) -> Fault:
+        """The driver refuses to be asked, and to start."""
+
+        def inject() -> None:
+            if code == 9:
+                site.driver(None)
+            state.all(init=code, refuse__nvmlDeviceGetCount_v2=code)
+
+        def heal() -> None:
+            state.all(init=None, refuse__nvmlDeviceGetCount_v2=None, driver=another_driver())
+
+        def seen(look: Look) -> bool:
+            facts = look.facts(NvmlFacts)
+            return facts is not None and facts.init_error == code and bool(look.evidence([rule]))
+
+        return Fault(kind, inject, seen, heal, rules=(rule,), well=well)
+
+    def seven() -> Fault:
+        def seen(look: Look) -> bool:
+            facts = look.facts(NvmlFacts)
+            return facts is not None and len(facts.gpus) == 7 and bool(look.evidence(["gpu_missing"]))
+
+                return Fault("gpu_count_7", partial(state.all, count=7), seen, partial(state.all, count=8), rules=("gpu_missing",), well=well)
+
+    def garbage() -> Fault:
+        index = chance.randrange(8)
+
+        def seen(look: Look) -> bool:
+            facts = look.facts(NvmlFacts)
+            noise = [gpu.index for gpu in facts.gpus if gpu.utilization_ratio is None] if facts is not None else []
+            return noise == [index]
+
+        set_to = partial(state.gpu, index)
+        function = "nvmlDeviceGetUtilizationRates"
+        return Fault("nvml_garbage", partial(set_to, garbage=function), seen, partial(set_to, garbage=None), well=well)
+
+    def remap() -> Fault:
+        index = chance.randrange(8)
+
+        def seen(look: Look) -> bool:
+            return bool(look.evidence(["row_remap_failed"], UUID.format(index)))
+
+        set_to = partial(state.gpu, index)
+        rules = ("row_remap_failed",)
+        words = UUID.format(index)
+        return Fault("row_remap_failed", partial(set_to, field__145=1), seen, partial(set_to, field__145=None), rules, words, well)
+
+    def one_hangs() -> Fault:
+        function = chance.choice(("nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates"))
+        return hangs("nvml_hung_one_gpu", function, index=chance.randrange(8))
+
+    return {
+        "nvml_hung_init": lambda: hangs("nvml_hung_init", "nvmlInitWithFlags", reload=True),
+        "nvml_hung_enumeration": lambda: hangs("nvml_hung_enumeration", "nvmlDeviceGetCount_v2"),
+        "nvml_hung_one_gpu": one_hangs,
+        "nvml_hung_shutdown": lambda: hangs("nvml_hung_shutdown", "nvmlShutdown", refuse__nvmlDeviceGetCount_v2=9),
+        "gpu_lost": lambda: one_gpu("gpu_lost", 15, "gpu_lost"),
+        "gpu_999": lambda: one_gpu("gpu_999", 999, "gpu_lost"),
+        "gpu_reset_required": lambda: one_gpu("gpu_reset_required", 16, "gpu_refuses"),
+        "driver_unloaded_another_loaded": lambda: answers("driver_unloaded_another_loaded", "driver_not_loaded", 9),
+        "driver_mismatch": lambda: answers("driver_mismatch", "driver_mismatch", 18),
+        "driver_refuses": lambda: answers("driver_refuses", "driver_refuses", 999),
+        "gpu_count_7": seven,
+        "nvml_garbage": garbage,
+        "row_remap_failed": remap,
+    }
