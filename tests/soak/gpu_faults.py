@@ -65,10 +65,8 @@ def gpu_faults(site: Site, chance: random.Random) -> dict[str, Callable[[], Faul
                 return False
             return len(facts.gpus) == 8 and bool(look.evidence([rule], UUID.format(index)))
 
-        set_to = partial(state.gpu, index)
-        return Fault(
-            kind, partial(set_to, error=error), seen, partial(set_to, error=None), rules=(rule,), words=UUID.format(index), well=well
-        )
+        inject, heal = partial(state.gpu, index, error=error), partial(state.gpu, index, error=None)
+        return Fault(kind, inject, seen, heal, (rule,), UUID.format(index), well)
 
     def answers(kind: str, rule: str, code: int) -> Fault:
         """The driver refuses to be asked, and to start."""
@@ -92,7 +90,8 @@ def gpu_faults(site: Site, chance: random.Random) -> dict[str, Callable[[], Faul
             facts = look.facts(NvmlFacts)
             return facts is not None and len(facts.gpus) == 7 and bool(look.evidence(["gpu_missing"]))
 
-                return Fault("gpu_count_7", partial(state.all, count=7), seen, partial(state.all, count=8), rules=("gpu_missing",), well=well)
+        inject, heal = partial(state.all, count=7), partial(state.all, count=8)
+        return Fault("gpu_count_7", inject, seen, heal, ("gpu_missing",), well=well)
 
     def garbage() -> Fault:
         index = chance.randrange(8)
@@ -102,9 +101,8 @@ def gpu_faults(site: Site, chance: random.Random) -> dict[str, Callable[[], Faul
             noise = [gpu.index for gpu in facts.gpus if gpu.utilization_ratio is None] if facts is not None else []
             return noise == [index]
 
-        set_to = partial(state.gpu, index)
-        function = "nvmlDeviceGetUtilizationRates"
-        return Fault("nvml_garbage", partial(set_to, garbage=function), seen, partial(set_to, garbage=None), well=well)
+        inject = partial(state.gpu, index, garbage="nvmlDeviceGetUtilizationRates")
+        return Fault("nvml_garbage", inject, seen, partial(state.gpu, index, garbage=None), well=well)
 
     def remap() -> Fault:
         index = chance.randrange(8)
@@ -112,10 +110,8 @@ def gpu_faults(site: Site, chance: random.Random) -> dict[str, Callable[[], Faul
         def seen(look: Look) -> bool:
             return bool(look.evidence(["row_remap_failed"], UUID.format(index)))
 
-        set_to = partial(state.gpu, index)
-        rules = ("row_remap_failed",)
-        words = UUID.format(index)
-        return Fault("row_remap_failed", partial(set_to, field__145=1), seen, partial(set_to, field__145=None), rules, words, well)
+        inject, heal = partial(state.gpu, index, field__145=1), partial(state.gpu, index, field__145=None)
+        return Fault("row_remap_failed", inject, seen, heal, ("row_remap_failed",), UUID.format(index), well)
 
     def one_hangs() -> Fault:
         function = chance.choice(("nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates"))

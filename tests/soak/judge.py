@@ -192,7 +192,8 @@ class Judge:
             self._judged = None
             answer = asyncio.run_coroutine_threadsafe(self._ingest.take(token, body), self._loop).result(30)
             report = msgspec.msgpack.decode(body, type=Report)
-            view, findings = self._judged or (None, ())
+            nothing: tuple[NodeView | None, tuple[Finding, ...]] = (None, ())
+            view, findings = self._judged or nothing
             ours = [one for one in findings if isinstance(one, Evidence) and not self._is_of_machine(one)]
             look = Look(arrived_s, report, view, findings, _events(report), quiet=view is not None and not ours)
             self._check(look)
