@@ -7,6 +7,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -180,7 +181,8 @@ def test_a_probe_that_nothing_ends_delays_no_stop_and_gets_no_second_beside_it(
     was = node.run("cat", SETTINGS)
     now = was.replace("gpuwatch.simulate.nvml:install", "stuck_driver:install")
     now = now.replace("deadline_s = 10.0 ", "deadline_s = 2.0 ").replace("kill_after_s = 60.0 ", "kill_after_s = 4.0 ")
-    assert now.count("stuck_driver") + now.count("deadline_s = 2.0") + now.count("kill_after_s = 4.0") == 3
+    asked = tomllib.loads(now)["collectors"]["nvml"]
+    assert (asked["preload"], asked["deadline_s"], asked["kill_after_s"]) == ("stuck_driver:install", 2.0, 4.0)
     node.write(SETTINGS, now)
     node.run("systemctl", "daemon-reload")
     node.run("systemctl", "restart", AGENT)
