@@ -139,8 +139,8 @@ def metric(client: Client, name: str) -> float:
 def test_a_report_is_acknowledged_and_counted_once(centre: Aggregator) -> None:
     client = Client(centre)
     first = report(1)
-    assert client.send(first) == (200, {"ok": True, "repeated": False, "error": "", "next_step": ""})
-    assert client.send(first) == (200, {"ok": True, "repeated": True, "error": "", "next_step": ""})
+    assert client.send(first) == (200, {"ok": True, "repeated": False, "error": "", "next_step": "", "order": ""})
+    assert client.send(first) == (200, {"ok": True, "repeated": True, "error": "", "next_step": "", "order": ""})
     assert metric(client, 'gpuwatch_reports_taken_total{how="accepted"}') == 1
     assert metric(client, 'gpuwatch_reports_taken_total{how="repeated"}') == 1
     until(lambda: client.json("/api/v1/fleet")["counts"].get("healthy") == 1)
