@@ -19,7 +19,7 @@ from tests.living_cluster import Living
 GPU = 3
 POLICY = 'local_repair = ["reset_gpu", "reboot"]\norder_deadline_s = 60.0\nspare_quota = 1'
 AGENT = (
-    "\n[collectors.hands]\nenabled = true\ninterval_s = 0.5\n"
+    "\n[collectors.hands]\nenabled = true\ninterval_s = 0.2\n"
     'order_file = "{directory}/hands/order"\nstatus_file = "{directory}/hands/told/status"\n'
 )
 
@@ -46,6 +46,12 @@ def boot_of(machine: Path) -> str:
     return agent.environ()["GPUWATCH_BOOT_ID"]
 
 
+def has_hands(living: Living, slot: str) -> bool:
+    """The aggregator knows what this node's hands say."""
+    machines = living.api(f"nodes/{slot}").get("machines", [])
+    return ("agent/hands", "ok") in [(word["witness"], word["says"]) for one in machines for word in one["seen"]]
+
+
 def test_killed_at_chosen_steps_a_gpu_is_reset_once_and_its_node_is_back(living: Living) -> None:
     public = make_key(living.cluster.directory / "order.pem")
     living.start()
@@ -60,6 +66,7 @@ def test_killed_at_chosen_steps_a_gpu_is_reset_once_and_its_node_is_back(living:
             str(pci_address(pci_bus_id(GPU))), f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'{machine.name}/{GPU}')}", 0
         )
         hands.start()
+        living.until("their word came", 60, lambda: has_hands(living, slot))  # looked for seldom while there were none
         (machine / "gpus.json").write_text(json.dumps(json.loads(healthy) | {"gpus": {GPU: {"recovery_action": 1}}}))
         for step, state in (("sign", "done"), ("order", "intended"), ("order", "done")):
             living.until(f"{step} is {state}", 60, lambda: (step, state) in [found[1:] for found in living.steps()])  # noqa: B023
