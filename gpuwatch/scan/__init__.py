@@ -59,8 +59,10 @@ def look(
     state_dir: Path,
     expected_gpus: int | None = None,
     deadline_s: float = DEADLINE_S,
+    partial: bool = False,
 ) -> Look:
-    """Look once. `settings`: of each collector that is on. `state_dir`: where an agent keeps its probe's record."""
+    """Look once. `settings`: of each collector that is on. `state_dir`: where an agent keeps its probe's record.
+    `partial`: only some sources were asked for, so that what a rule lacks is no finding."""
     sources = Sources(identity, doors, clock=clock, processes=processes, state=state_dir)
     answers, events = sources.read(settings, deadline_s)
     now = Moment(clock.unix_ns(), clock.monotonic_ns())
@@ -68,7 +70,7 @@ def look(
     looked_at = {doors[name].facts for name in settings}
     rules = {name: (rule, rule.settings()) for name, rule in node_rules().items() if looked_at.issuperset(rule.needs)}
     findings = assess(view, now, rules)
-    if len(settings) < len(doors):  # who asks for one source alone knows that the others were not looked at
+    if partial:  # who asks for one source alone knows that the others were not looked at
         findings = tuple(finding for finding in findings if isinstance(finding, Evidence))
     return Look(
         slot=identity.slot,

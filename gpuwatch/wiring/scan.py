@@ -52,7 +52,7 @@ def run(
     settings = _narrowed(settings, doors, only)
 
     def work() -> bytes:
-        seen = _look(settings, doors, expected_gpus, deadline_s)
+        seen = _look(settings, doors, expected_gpus, deadline_s, partial=bool(only))
         text = json.dumps(as_object(seen), indent=2) if as_json else as_text(seen, node_rules())
         return msgspec.msgpack.encode(_Told(text, EXIT_CODES[seen.level()]))
 
@@ -183,7 +183,14 @@ def _at_home(settings: Settings) -> Settings:
     return msgspec.structs.replace(settings, collectors=tables)
 
 
-def _look(settings: Settings, doors: Mapping[str, Collector[Any]], gpus: int | None, deadline_s: float) -> Look:
+def _look(
+    settings: Settings,
+    doors: Mapping[str, Collector[Any]],
+    gpus: int | None,
+    deadline_s: float,
+    *,
+    partial: bool = False,
+) -> Look:
     return look(
         _identity(settings.agent),
         doors,
@@ -193,6 +200,7 @@ def _look(settings: Settings, doors: Mapping[str, Collector[Any]], gpus: int | N
         state_dir=Path(settings.agent.state_dir),
         expected_gpus=gpus,
         deadline_s=deadline_s,
+        partial=partial,
     )
 
 
