@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 NS = 10**9
 FIRST_REPORT_WAITS_S = 1.5  # for the first answers of all sources; then it says what it has
 ASKED_TOGETHER_S = 0.5  # how long a report waits for the sources that were asked for it
+ANSWERS_GATHER_S = 0.002  # sources that were asked together answer almost together: one look at all of them, not many
 URGENT_GAP_S = 0.2  # a storm of urgent readings makes at most five reports a second
 EARLY, LATE = 0.25, 0.1  # shares of the interval in which a probe's frame makes the report
 
@@ -140,6 +141,8 @@ class Loop:
         for file in by_file:
             poll.register(file, select.POLLIN)
         ready = poll.poll(self.wait_s(self._now()) * 1000 + 1)
+        if self._asked_until_ns is not None:
+            select.select((), (), (), ANSWERS_GATHER_S)
         now = self._now()
         for file, _ in ready:
             if file == self._wake_out:
