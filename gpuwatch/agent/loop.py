@@ -12,6 +12,7 @@ import os
 import random
 import select
 import signal
+from collections import deque
 from collections.abc import Callable, Sequence
 from types import FrameType
 
@@ -30,7 +31,8 @@ NS = 10**9
 FIRST_REPORT_WAITS_S = 1.5  # for the first answers of all sources; then it says what it has
 ASKED_TOGETHER_S = 0.5  # how long a report waits for the sources that were asked for it
 ANSWERS_GATHER_S = 0.002  # sources that were asked together answer almost together: one look at all of them, not many
-URGENT_GAP_S = 0.2  # a storm of urgent readings makes at most five reports a second
+URGENT_GAP_S = 0.2  # a storm of urgent readings makes at most five reports a second …
+URGENT_AT_ONCE = 3  # … but so many in a second go at once: a fatal event does not wait for what came just before it
 EARLY, LATE = 0.25, 0.1  # shares of the interval in which a probe's frame makes the report
 
 
@@ -71,6 +73,7 @@ class Loop:
         self._last_ns: int | None = None  # of the last report
         self._first = True
         self._urgent = False
+        self._urgent_ns: deque[int] = deque(maxlen=URGENT_AT_ONCE)  # when the last urgent reports were made
         self._fed_ns: int | None = None
 
     def wake(self) -> None:
@@ -112,7 +115,8 @@ class Loop:
         for source in self._sources:
             source.tick(now)
             self._urgent |= source.urgent()
-        if self._last_ns is not None and self._urgent and self._due(now, self._last_ns, URGENT_GAP_S):
+        if self._last_ns is not None and self._urgent and now.monotonic_ns >= self._urgent_from_ns():
+            self._urgent_ns.append(now.monotonic_ns)
             self._report(now)
         elif self._report_is_due(now):
             self._report(now)
@@ -129,7 +133,7 @@ class Loop:
         else:
             until.append(self._next_ns + (self._late_ns() if self._frame_is_near() else 0))
         if self._urgent and self._last_ns is not None:
-            until.append(self._last_ns + int(URGENT_GAP_S * NS))
+            until.append(self._urgent_from_ns())
         if self._manager.watchdog_s is not None:
             until.append(now.monotonic_ns + int(self._manager.watchdog_s / 3 * NS))
         return max(0.0, (min(until) - now.monotonic_ns) / NS)
@@ -197,6 +201,11 @@ class Loop:
             self._put(self._reporter.make(self._sources))
         self._urgent = False
         self._first, self._last_ns = self._last_ns is None, now.monotonic_ns
+
+    def _urgent_from_ns(self) -> int:
+        """From when on an urgent report may be made."""
+        made = self._urgent_ns
+        return 0 if len(made) < URGENT_AT_ONCE else min(made[-1] + int(URGENT_GAP_S * NS), made[0] + NS)
 
     def _plan_next(self, now: Moment) -> None:
         """The second report comes at a random moment, so that a fleet that starts together does not report together."""
