@@ -63,10 +63,12 @@ def gpu_faults(site: Site, chance: random.Random) -> dict[str, Callable[[], Faul
             facts = look.facts(NvmlFacts)
             if facts is None or [gpu.index for gpu in facts.gpus if gpu.error == error] != [index]:
                 return False
-            return len(facts.gpus) == 8 and bool(look.evidence([rule], UUID.format(index)))
+            named = (UUID.format(index), f"m-1/{index}")  # an agent that began after it was lost never knew its name
+            return len(facts.gpus) == 8 and [one.subject.id in named for one in look.evidence([rule], words)] == [True]
 
+        words = f"GPU {index} "
         inject, heal = partial(state.gpu, index, error=error), partial(state.gpu, index, error=None)
-        return Fault(kind, inject, seen, heal, (rule,), UUID.format(index), well)
+        return Fault(kind, inject, seen, heal, (rule,), words, well)
 
     def answers(kind: str, rule: str, code: int) -> Fault:
         """The driver refuses to be asked, and to start."""
