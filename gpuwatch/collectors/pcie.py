@@ -13,11 +13,14 @@ from typing import Annotated
 import msgspec
 
 from gpuwatch.collectors import Collector, Reading, Sample, Unsupported
+from gpuwatch.errors import ProbeError
 from gpuwatch.model.facts.pcie import PciDevice, PcieFacts
 from gpuwatch.sdk.errand import Errands
 from gpuwatch.sdk.file_look import Look, look_together
 from gpuwatch.sdk.pci_bus import MOST_BYTES_A_FILE, Bus, Function, says
 from gpuwatch.sdk.pci_history import History
+
+MOST_GAPS = 16
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,11 +47,14 @@ class _Reader:
     def read(self) -> Reading:
         """One look at every device that is watched."""
         on_bus = self._bus.functions()
-        functions = [function for function in on_bus or () if function.kind in self._settings.kinds]
-        gone = [lost for lost in self._history.gone(functions) if lost[1].kind in self._settings.kinds]
+        if on_bus is None:
+            if self._history.knows_any():
+                raise ProbeError("the PCI bus cannot be listed", why=f"{self._settings.sys_root}/bus/pci/devices")
+            raise Unsupported("no PCI bus here")
+        functions = [function for function in on_bus if function.kind in self._settings.kinds]
+        gone = [lost for lost in self._history.gone(on_bus, self._bus.listed) if lost[1].kind in self._settings.kinds]
         if not functions and not gone:
-            why = "no PCI bus here" if on_bus is None else "no GPU, switch, network card or NVMe disk on the PCI bus"
-            raise Unsupported(why)
+            raise Unsupported("no GPU, switch, network card or NVMe disk on the PCI bus")
         looks = look_together(
             self._errands,
             {function.pci: function.paths() for function in functions},
@@ -56,6 +62,7 @@ class _Reader:
             most_bytes=MOST_BYTES_A_FILE,
         )
         gaps = {f"devices.{pci}": seen.hung for pci, seen in looks.items() if seen.hung}
+        gaps |= {f"devices.{pci}": "it does not say what it is" for pci in self._bus.unreadable[:MOST_GAPS]}
         devices = [self._device(function, looks[function.pci]) for function in functions]
         for pci, before, earlier in gone:
             devices.append(

@@ -32,6 +32,7 @@ LINK_FILES = ("current_link_width", "max_link_width", "current_link_speed", "max
 AER_FILES = {"aer_dev_correctable": "correctable", "aer_dev_nonfatal": "nonfatal", "aer_dev_fatal": "fatal"}
 ALL_ONES = b"\xff\xff\xff\xff"
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_HEX = re.compile(r"0x[0-9a-f]{4,6}")
 _SPEED = re.compile(r"(\d{1,3}(?:\.\d)?) GT/s(?: PCIe)?")
 _TOTAL = re.compile(rb"^TOTAL_ERR_\w+ (\d{1,18})$", re.MULTILINE)
 
@@ -67,6 +68,8 @@ class Bus:
     def __init__(self, sys_root: str) -> None:
         self._folder = f"{sys_root}/bus/pci/devices"
         self._known: dict[str, Function | None] = {}
+        self.listed: frozenset[str] = frozenset()  # addresses at the last look
+        self.unreadable: list[str] = []  # those of them that did not say what they are
 
     def functions(self) -> list[Function] | None:
         """Those that are watched, by address; None where there is no bus."""
@@ -76,28 +79,27 @@ class Bus:
             return None
         for name in self._known.keys() - set(names):
             del self._known[name]  # it may come back as something else
+        self.listed, self.unreadable = frozenset(names), []
         for name in names:
-            if name not in self._known:
+            if name in self._known:
+                continue
+            try:
                 self._known[name] = self._function(name)
-        return [found for name in sorted(names) if (found := self._known[name]) is not None][:MOST_WATCHED]
+            except ValueError:  # it is coming or going: it is looked at again, and it is not gone
+                self.unreadable.append(name)
+        return [found for name in sorted(names) if (found := self._known.get(name)) is not None][:MOST_WATCHED]
 
     def _function(self, name: str) -> Function | None:
         folder = f"{self._folder}/{name}"
         if not _ADDRESS.fullmatch(name) or os.path.lexists(f"{folder}/physfn"):
             return None  # a virtual function comes and goes as its owner likes
-        kind = KIND_OF_CLASS.get(_first_bytes(f"{folder}/class").decode("ascii", "replace")[:6])
+        class_, vendor, device = (_hex(f"{folder}/{file}") for file in ("class", "vendor", "device"))
+        kind = KIND_OF_CLASS.get(class_[:6])
         if kind == "pcie_switch" and not _is_upstream_port(folder):
             return None
-        vendor = _first_bytes(f"{folder}/vendor").decode("ascii", "replace")
-        device = _first_bytes(f"{folder}/device").decode("ascii", "replace")
-        words = [word.removeprefix("0x") for word in (vendor, device)]
-        if (
-            kind is None
-            or vendor not in MAKERS.get(kind, (vendor,))
-            or not all(re.fullmatch("[0-9a-f]{4}", w) for w in words)
-        ):
+        if kind is None or vendor not in MAKERS.get(kind, (vendor,)):
             return None
-        return Function(name, kind, ":".join(words), folder)
+        return Function(name, kind, f"{vendor[2:]}:{device[2:]}", folder)
 
 
 def _is_upstream_port(folder: str) -> bool:
@@ -114,6 +116,14 @@ def _is_upstream_port(folder: str) -> bool:
 
     below = [name for name in inside if _ADDRESS.fullmatch(name)]
     return bridge(str(Path(place).parent)) and any(bridge(f"{place}/{name}") for name in below)
+
+
+def _hex(path: str) -> str:
+    """`0x10de`. Raises `ValueError` for anything else."""
+    text = _first_bytes(path).decode("ascii", "replace")
+    if not _HEX.fullmatch(text):
+        raise ValueError(f"{path} holds no number")
+    return text
 
 
 def _first_bytes(path: str) -> bytes:

@@ -57,6 +57,10 @@ class History:
             learned.earlier_day = _today()
             learned.boot_id, learned.devices = boot_id, {}
 
+    def knows_any(self) -> bool:
+        """Something was on the bus in this boot."""
+        return bool(self._memory.value.devices)
+
     def see(self, function: Function, says: Says) -> DeviceBefore:
         """Add what a device says now, and tell what it was at its best."""
         learned = self._memory.value
@@ -72,10 +76,10 @@ class History:
             before.speed_best_gts = max(before.speed_best_gts or 0.0, says.speed_gts or 0.0) or None
         return before
 
-    def gone(self, here: list[Function]) -> list[tuple[str, DeviceBefore, bool]]:
-        """Devices that are missing: address, what it was, and whether it was lost before this boot."""
+    def gone(self, here: list[Function], addresses: frozenset[str]) -> list[tuple[str, DeviceBefore, bool]]:
+        """Devices that are missing: address, what it was, and whether it was lost before this boot. `addresses`: all
+        that is on the bus, also what does not say what it is."""
         learned = self._memory.value
-        addresses = {function.pci for function in here}
         found = [(pci, before, False) for pci, before in learned.devices.items() if pci not in addresses]
         missing = Counter(before.model for before in learned.earlier.values())
         missing -= Counter(function.model for function in here)

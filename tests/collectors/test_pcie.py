@@ -15,6 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from gpuwatch.collectors import Unsupported, pcie
+from gpuwatch.errors import ProbeError
 from gpuwatch.model.facts.pcie import PciDevice
 from gpuwatch.sdk import pci_history
 
@@ -258,3 +259,30 @@ def test_files_that_vanish_are_nothing(tree: Tree) -> None:
     tree.add(**dict.fromkeys(("config", "current_link_width", "current_link_speed", "aer_dev_fatal")))
     device = one(tree.reader())
     assert (device.all_ones, device.width, device.width_max, device.aer) == (None, None, 16, {"correctable": 3})
+
+
+@pytest.mark.parametrize("file", ["vendor", "class", "device"])
+def test_a_device_that_does_not_say_what_it_is_for_a_moment_is_not_gone(tree: Tree, tmp_path: Path, file: str) -> None:
+    tree.add("0000:10:00.0")
+    tree.add()
+    first = tree.reader()
+    first.keep(tmp_path, True)
+    first.read()
+    tree.add(**{file: b""})
+    after = tree.reader()  # a restart of the agent in the wrong moment
+    after.keep(tmp_path, True)
+    reading = after.read()
+    assert [(device.pci, device.gone) for device in reading.facts.devices] == [("0000:10:00.0", False)]
+    assert reading.gaps == {f"devices.{ADDRESS}": "it does not say what it is"}
+    tree.add()
+    again = after.read()
+    assert ([device.gone for device in again.facts.devices], again.gaps) == ([False, False], {})
+
+
+def test_a_bus_that_cannot_be_listed_has_lost_nothing(tree: Tree) -> None:
+    tree.add()
+    reader = tree.reader()
+    reader.read()
+    tree.devices.rename(tree.root / "away")
+    with pytest.raises(ProbeError, match="cannot be listed"):
+        reader.read()
