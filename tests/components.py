@@ -17,6 +17,7 @@ import pytest
 
 NOT_IN_A_CONTAINER = {
     "fuse": "its mount needs a privileged machine with /dev/fuse",
+    "loop": "its mount needs a privileged machine with loop devices",
     "freezer": "its mount needs a privileged machine whose kernel has cgroup v1",
     "python3.8": "Debian has no package of it; `uv python install 3.8` fetches one",
     "kmsg": "it is the kernel's own, which a container is not shown",

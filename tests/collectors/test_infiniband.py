@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.collectors import Hung, Unsupported, infiniband
 from gpuwatch.model.facts.infiniband import InfinibandFacts, RdmaPort
+from gpuwatch.sdk.file_look import look_together
 from gpuwatch.sdk.rdma_files import Complaints, PortSays
 from gpuwatch.sdk.rdma_history import History
 
@@ -281,6 +282,27 @@ def test_a_card_of_which_the_kernel_complains_loses_its_counters(tree: Tree) -> 
     reader._history.refuse([str(path) for path in tree.root.rglob("*counters/*")])
     assert one(reader).counters == {}
     assert one(reader).state == "active"
+
+
+def test_our_own_reading_makes_the_kernel_complain(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree.device("mlx5_1", "0000:1b:00.0")
+    tree.port("mlx5_1")
+
+    def reading(*args: Any, **named: Any) -> Any:
+        with (tree.root / "kmsg").open("a") as log:
+            log.write(FLOOD)
+        return look_together(*args, **named)
+
+    monkeypatch.setattr("gpuwatch.collectors.infiniband.look_together", reading)
+    reader = tree.reader()
+    reader.keep(tmp_path, True)
+    assert all(port.counters for port in reader.read().facts.ports)
+    monkeypatch.undo()
+    after = tree.reader()
+    after.keep(tmp_path, True)
+    flooded, other = after.read().facts.ports
+    assert (flooded.state, flooded.counters) == ("active", {})
+    assert other.counters
 
 
 def test_a_device_that_does_not_answer_hides_no_other(tree: Tree) -> None:

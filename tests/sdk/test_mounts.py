@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +92,35 @@ def test_who_made_it_read_only(tmp_path: Path) -> None:
     again = {disk.mount: disk.read_only_by for disk in after.look([by_place(later)["/"]])}
     assert again == {"/": "remounted"}
     assert Disks(str(tmp_path / "none")).look([by_place()["/image"]])[0].read_only_by == ""
+
+
+@pytest.fixture
+def ext4(tmp_path: Path) -> Iterator[Path]:
+    place, image = tmp_path / "disk", tmp_path / "image"
+    place.mkdir()
+    with image.open("wb") as file:
+        file.truncate(16 << 20)
+    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
+    words = ["mount", "-o", "loop,errors=remount-ro", str(image), str(place)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        go_without("loop", f"nothing can be mounted: {done.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.needs("root", "mkfs.ext4")
+def test_a_real_file_system_that_the_kernel_stops_writing(ext4: Path) -> None:
+    def now() -> tuple[bool, str]:
+        (mount,) = [mount for mount in mounts.read("/proc") if mount.place == str(ext4)]
+        (disk,) = Disks("/none").look([mount])
+        trigger.append(Path("/sys/fs/ext4") / Path(mount.source).name / "trigger_fs_error")
+        return disk.read_only, disk.read_only_by
+
+    trigger: list[Path] = []
+    assert now() == (False, "")
+    trigger[0].write_text("a test")
+    assert now() == (True, "kernel")
 
 
 def test_what_of_the_system_lies_where(tmp_path: Path) -> None:
