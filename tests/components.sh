@@ -7,6 +7,7 @@ command -v openssl > /dev/null || want="$want openssl"
 command -v promtool > /dev/null || want="$want prometheus"
 command -v prometheus-alertmanager > /dev/null || want="$want prometheus-alertmanager"
 { command -v slurmctld && command -v slurmd && command -v munged; } > /dev/null || want="$want slurmctld slurmd slurm-client munge"
+command -v mkfs.ext4 > /dev/null || want="$want e2fsprogs"
 command -v systemd-analyze > /dev/null || want="$want systemd"
 command -v chromium > /dev/null || want="$want chromium fonts-dejavu-core"
 [ -n "$want" ] || exit 0
