@@ -17,6 +17,7 @@ from gpuwatch.model.wire import Envelope, Goodbye, Report
 LATE_S = 15.0  # a report this much slower than usual waited somewhere; three usual intervals
 EARLIER_BOOTS = 4
 MAX_SOURCES = 64  # of one machine; names that come and go must not fill our memory
+FORGOTTEN_S = 300.0  # an agent tells each source each minute: one that is not told by so many is not read any more
 
 
 class Received(msgspec.Struct, frozen=True, gc=False):
@@ -45,6 +46,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     previous_goodbye: bool = False
     agent_version: str = ""
     report_count: int = 1
+    steady_since_ns: int = 0  # from then on this agent's reports came live and without a break; our monotonic clock
 
 
 def lag_s(heard: Heard | None, report: Report, received: Moment) -> float:
@@ -121,10 +123,13 @@ def absorb(heard: Heard | Prior | None, report: Report, received: Moment) -> Hea
             sent_unix_ns=report.sent_unix_ns,
             sent_monotonic_ns=received.monotonic_ns,
             report_count=count,
+            steady_since_ns=received.monotonic_ns,
         )
     rebooted = report.boot_id != heard.boot
     skew_ns = received.monotonic_ns - report.sent_unix_ns
     stepped = (skew_ns - heard.skew_ns) / 1e9 > _patience_s(report)
+    broken = received.monotonic_ns - heard.last.monotonic_ns > _patience_s(report) * 1e9
+    steady_since_ns = received.monotonic_ns if broken or report.agent_id != heard.agent_id else heard.steady_since_ns
     return Heard(
         boot=report.boot_id,
         agent_id=report.agent_id,
@@ -134,7 +139,9 @@ def absorb(heard: Heard | Prior | None, report: Report, received: Moment) -> Hea
         sent_unix_ns=report.sent_unix_ns,
         sent_monotonic_ns=received.monotonic_ns,
         skew_ns=skew_ns if stepped else min(skew_ns, heard.skew_ns),
-        sources=_merged({} if rebooted else heard.sources, report, received),
+        sources=_merged(
+            {} if rebooted else _still_read(heard.sources, steady_since_ns, report, received), report, received
+        ),
         goodbye=report.goodbye,
         goodbye_monotonic_ns=None if report.goodbye is None else received.monotonic_ns,
         earlier_boots=(*heard.earlier_boots, heard.boot)[-EARLIER_BOOTS:] if rebooted else heard.earlier_boots,
@@ -142,6 +149,7 @@ def absorb(heard: Heard | Prior | None, report: Report, received: Moment) -> Hea
         previous_goodbye=heard.goodbye is not None if rebooted else heard.previous_goodbye,
         agent_version=report.agent_version,
         report_count=count,
+        steady_since_ns=steady_since_ns,
     )
 
 
@@ -168,6 +176,7 @@ def _first(prior: Prior | None, report: Report, received: Moment) -> Heard:
         boot_changed_monotonic_ns=received.monotonic_ns if rebooted else None,
         previous_goodbye=prior is not None and rebooted and prior.goodbye is not None,
         agent_version=report.agent_version,
+        steady_since_ns=received.monotonic_ns,
     )
 
 
@@ -190,6 +199,17 @@ def _live_pace(heard: Heard, report: Report, received: Moment) -> bool:
     sent_s = (report.sent_unix_ns - heard.sent_unix_ns) / 1e9
     came_s = (received.monotonic_ns - heard.sent_monotonic_ns) / 1e9
     return sent_s >= report.interval_s / 2 and abs(sent_s - came_s) <= sent_s / 2
+
+
+def _still_read(
+    sources: Mapping[str, Received], steady_since_ns: int, report: Report, received: Moment
+) -> Mapping[str, Received]:
+    """Without those that were switched off: their last word would stand for ever. Silence, a spool that is being
+    emptied and a new agent's first minutes are no such sign."""
+    limit_ns = received.monotonic_ns - int(max(FORGOTTEN_S, 4 * report.interval_s) * 1e9)
+    if steady_since_ns >= limit_ns or all(item.monotonic_ns >= limit_ns for item in sources.values()):
+        return sources
+    return {name: item for name, item in sources.items() if item.monotonic_ns >= limit_ns}
 
 
 def _merged(sources: Mapping[str, Received], report: Report, received: Moment) -> Mapping[str, Received]:

@@ -264,6 +264,8 @@ class Ingest:
             return
         same_boot = isinstance(before, Heard) and before.boot == report.boot_id
         told = [envelope.collector for envelope in report.envelopes]
+        if same_boot and isinstance(before, Heard):
+            told += [name for name in before.sources if name not in record.heard.sources]  # switched off meanwhile
         view = self._fleet.fresh_view(record, received.monotonic_ns)
         findings = self._examine(view, received, told, record.findings if same_boot else None)
         news = [finding.rule for finding in findings] != [finding.rule for finding in record.findings]

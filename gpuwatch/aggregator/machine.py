@@ -139,7 +139,8 @@ def build_view(
             collector=name,
             status=envelope.status,
             received_monotonic_ns=item.monotonic_ns,
-            at_unix_ns=envelope.at_unix_ns,
+            # Not after the node's last word: before its clock stepped back it was later than now.
+            at_unix_ns=min(envelope.at_unix_ns, heard.sent_unix_ns) if heard is not None else envelope.at_unix_ns,
             took_s=envelope.took_s,
             reason=envelope.reason,
             since_unix_ns=envelope.since_unix_ns,
