@@ -95,11 +95,11 @@ class Calm:
                 self._since_s = None
                 self.windows.append((begun_s, ended_s))
 
-    def was_calm(self, begun_s: float, ended_s: float) -> bool:
-        """Whether no part of that time was disturbed."""
+    def disturbed_s(self, begun_s: float, ended_s: float) -> float:
+        """How much of that time was disturbed."""
         with self._lock:
-            windows = [*self.windows, *([] if self._since_s is None else [(self._since_s, float("inf"))])]
-        return all(ended_s < begin_s or begun_s > end_s for begin_s, end_s in windows)
+            windows = [*self.windows, *([] if self._since_s is None else [(self._since_s, ended_s)])]
+        return sum(max(0.0, min(ended_s, end_s) - max(begun_s, begin_s)) for begin_s, end_s in windows)
 
 
 @dataclass

@@ -54,7 +54,8 @@ def gpu_faults(site: Site, chance: random.Random) -> dict[str, Callable[[], Faul
         def heal() -> None:
             state.gpu(index, hang=None, **dict.fromkeys(more))
 
-        return Fault(kind, inject, seen, heal, rules=("probe_hung",), well=well, hold_s=6.0)
+        rules = ("probe_hung", "driver_not_loaded") if more else ("probe_hung",)
+        return Fault(kind, inject, seen, heal, rules, well=well, hold_s=6.0)
 
     def one_gpu(kind: str, error: int, rule: str) -> Fault:
         index = chance.randrange(8)

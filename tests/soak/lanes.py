@@ -110,7 +110,8 @@ class Soak:
             tally = self.tallies[fault.kind]
             tally.injected += 1
             if look is not None and first is not None:
-                tally.delays_s.append(max(0.0, first.arrived_s - begun_s))
+                lost_s = 0.0 if fault.disturbs else self.calm.disturbed_s(begun_s, first.arrived_s)
+                tally.delays_s.append(max(0.0, first.arrived_s - begun_s - lost_s))
             else:
                 lacks = "its event" if first is None else "its kind"
                 self._miss(f"{fault.kind}: {lacks} was not seen within {fault.within_s:.0f} s", begun_s)
@@ -136,7 +137,7 @@ class Soak:
         """How long a fatal line took to us, where nothing but faults of the node could hold it up."""
         for event in look.events:
             begun_s = self.log.measured_s.get(event.pid or 0)
-            if begun_s is not None and self.calm.was_calm(begun_s - 1.0, look.arrived_s):
+            if begun_s is not None and not self.calm.disturbed_s(begun_s - 1.0, look.arrived_s):
                 hung = any(kind.startswith("nvml_hung") for kind in self.force.now())
                 self.latencies_s.append((look.arrived_s - begun_s, hung))
 
