@@ -63,7 +63,6 @@ class Spool:
         self._files[self._next] = (kind, len(data))
         self.bytes += len(data)
         self._next += 1
-        self._complained = False
         return True
 
     def first(self) -> tuple[int, bytes] | None:
@@ -87,6 +86,8 @@ class Spool:
             return
         path = self._path(number)
         self._forget(number)
+        if not self._files:
+            self._complained = False  # once until all is delivered: a disk that is almost full takes every other one
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
 

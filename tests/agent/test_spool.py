@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,26 @@ def test_an_event_may_take_the_place_of_several_gauges(tmp_path: Path, monkeypat
     assert spool.put(b"xid", events=True)
     assert not spool.put(b"ga", events=False)  # a gauge is worth one gauge
     assert spool.lost == {"disk": 4}
+
+
+def test_a_disk_that_takes_every_other_report_is_complained_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    spool = Spool(tmp_path, **ROOMY)
+    tries = itertools.count()
+    real = Path.write_bytes
+
+    def almost_full(path: Path, data: bytes) -> int:
+        if next(tries) % 2:
+            raise OSError(errno.EROFS, "read-only")
+        return real(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", almost_full)
+    assert [spool.put(b"gauge", events=False) for _ in range(6)] == [True, False] * 3
+    assert len(caplog.records) == 1
+    drained(spool)
+    assert [spool.put(b"gauge", events=False) for _ in range(2)] == [True, False]
+    assert len(caplog.records) == 2
 
 
 def test_what_is_found_in_the_folder_never_ends_the_agent(tmp_path: Path) -> None:
