@@ -210,3 +210,12 @@ def test_a_new_rule_is_one_file_and_changes_no_other(tmp_path: Path, monkeypatch
     (verdict,) = judgement.nodes
     assert (verdict.health, verdict.kind, verdict.because) == (Health.DEGRADED, "too_hot", "99 degrees")
     assert [(action.kind, action.cause) for action in plan.actions] == [("replace", "too_hot")]
+
+
+@pytest.mark.parametrize("name", sorted(NODE))
+def test_a_rule_says_why_it_matters_and_by_whom_it_is_known(name: str) -> None:
+    rule = NODE[name]
+    assert rule.matters, "one sentence for the person who reads the finding"
+    assert not rule.matters.endswith(".")
+    assert rule.source, "where in public it is known from"
+    assert 10 < len(rule.title()) < 120, rule.title()
