@@ -45,6 +45,7 @@ class Reporter:
         data = self._encoded(tuple(envelope for envelope, _ in taken), goodbye)
         while len(data) > MAX_REPORT_BYTES and (large := _to_stay(taken, len(data) - MAX_REPORT_BYTES)) is not None:
             taken[large] = (_shortened(taken[large][0]), taken[large][1])
+            self._said.pop(taken[large][0].collector, None)  # the next report may have room for it
             data = self._encoded(tuple(envelope for envelope, _ in taken), goodbye)
         return Parcel(data, events=goodbye is not None or any(events for _, events in taken))
 

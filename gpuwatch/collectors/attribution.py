@@ -2,9 +2,9 @@
 
 Processes by GPU are NVML's, from the agent's own last reading. A process's cgroup names the job (see `sdk/workloads`);
 user, account and Batch task stand in chosen variables of its environment. Each process is looked at once and known by
-pid and start from then on. What a scheduler has given to jobs: Slurm's own variable SLURM_JOB_GPUS in a process of the
-job's cgroup; the kubelet's checkpoint of device plugins. User names come from /etc/passwd or the job's environment: a
-name service may hang.
+pid and start from then on. The kernel's word comes before the environment's, which anybody may write. What a scheduler
+has given to jobs: Slurm's own variable SLURM_JOB_GPUS in a process of the job's cgroup; the kubelet's checkpoint of
+device plugins. User names come from /etc/passwd or the job's environment: a name service may hang.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from gpuwatch.model.facts.attribution import Allocation, AttributionFacts, GpuPr
 from gpuwatch.model.facts.nvml import NvmlFacts
 from gpuwatch.sdk.allocations import kubelet_allocations, slurm_jobs
 from gpuwatch.sdk.errand import Errands
-from gpuwatch.sdk.process_words import variables
+from gpuwatch.sdk.process_words import shown, variables
 from gpuwatch.sdk.processes import start_ticks
 from gpuwatch.sdk.workloads import Place, gpu_indices, place_of
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-MOST_NEW = 64  # processes looked at for the first time in one round
+MOST_NEW = 64  # processes, and jobs, looked at for the first time in one round
+MOST_ROWS = 256  # of the info series: whoever is on a GPU may call himself by as many names as he starts processes
 VARIABLES = (
     "SLURM_JOB_ID",
     "SLURM_JOB_USER",
@@ -104,7 +105,7 @@ class _Reader:
             said = words.get(pid, "it was not looked at")
             if isinstance(said, str):
                 gaps[f"processes[{pid}].user"] = said
-            self._known[pid, ids[pid]] = self._who(pid, ids[pid], {} if isinstance(said, str) else said)
+            self._known[pid, ids[pid]] = self._who(pid, ids[pid], {} if isinstance(said, str) else _shown(said))
         self._known = {key: who for key, who in self._known.items() if ids.get(key[0]) == key[1]}
         return tuple(
             msgspec.structs.replace(self._known[pid, ticks], gpus=tuple(sorted(on_gpus[pid])))
@@ -119,9 +120,12 @@ class _Reader:
         return GpuProcess(
             pid=pid,
             gpus=(),
-            name=_text(f"{self._settings.proc}/{pid}/comm").strip()[:15],
+            name=shown(_text(f"{self._settings.proc}/{pid}/comm").strip()[:15]),
             uid=uid,
-            user=words.get("SLURM_JOB_USER") or self._user(uid) or words.get("USER"),
+            user=(self._user(uid) if uid else None)  # root may work for somebody
+            or words.get("SLURM_JOB_USER")
+            or self._user(uid)
+            or words.get("USER"),
             workload=workload,
             job=job,
             step=step,
@@ -156,14 +160,14 @@ class _Reader:
         settings = self._settings
         jobs = slurm_jobs(settings.cgroup)
         self._jobs = {job: words for job, words in self._jobs.items() if job in jobs}
-        unasked = {pids[0]: job for job, pids in jobs.items() if job not in self._jobs and pids}
+        unasked = dict([(pids[0], job) for job, pids in jobs.items() if job not in self._jobs and pids][:MOST_NEW])
         said = variables(self._errands, unasked, VARIABLES, proc=settings.proc, deadline_s=settings.deadline_s)
         for pid, job in unasked.items():
             words = said.get(pid, {})
             if isinstance(words, str):
                 gaps[f"allocations[{job}]"] = words
             elif words.get("SLURM_JOB_ID") == job:
-                self._jobs[job] = words
+                self._jobs[job] = _shown(words)
         slurm = [
             Allocation(
                 workload="slurm",
@@ -212,6 +216,10 @@ def _idle(nvml: NvmlFacts, allocations: Iterable[Allocation]) -> tuple[int, ...]
     return tuple(gpu.index for gpu in nvml.gpus if gpu.index in given and not gpu.pids and gpu.error is None)
 
 
+def _shown(words: Mapping[str, str]) -> dict[str, str]:
+    return {name: shown(value) for name, value in words.items()}
+
+
 def _text(path: str, most_bytes: int = 16_384) -> str:
     try:
         with Path(path).open("rb", buffering=0) as file:
@@ -239,7 +247,7 @@ def metrics(facts: AttributionFacts) -> Iterable[Sample]:
     """One `info` series a GPU and job to join on, and how many GPUs are had and not used."""
     text = "Whose work is on a GPU; join on `gpu`."
     rows = sorted({(index, who) for process in facts.processes for index in process.gpus for who in [_labels(process)]})
-    for index, who in rows:
+    for index, who in rows[:MOST_ROWS]:
         yield Sample(name="gpuwatch_gpu_job_info", help=text, value=1, labels={"gpu": str(index)} | dict(who))
     if facts.idle_allocated is not None:
         text = "GPUs that are allocated to a job while no process is on them."

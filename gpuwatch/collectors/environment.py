@@ -23,12 +23,13 @@ from gpuwatch.model.facts.training import TrainingFacts
 from gpuwatch.sdk import software
 from gpuwatch.sdk.containers import image_of
 from gpuwatch.sdk.errand import Errands
-from gpuwatch.sdk.file_look import look
-from gpuwatch.sdk.process_words import mapped, variables
+from gpuwatch.sdk.file_look import head_of_file, look
+from gpuwatch.sdk.process_words import mapped, shown, variables
 from gpuwatch.sdk.processes import start_ticks
 from gpuwatch.sdk.workloads import place_of
 
 MOST_NEW = 16  # processes looked at for the first time in one round
+MOST_PROGRAMS = 32  # different ones: a run has one, a hostile user as many as he likes
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 IMAGE_VARIABLES = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
 
@@ -123,7 +124,7 @@ class _Reader:
         for (pid, _), parts in sorted(self._programs.items()):
             if parts:
                 alike.setdefault(software.fingerprint(parts), ([], parts))[0].append(pid)
-        return tuple(Program(tuple(pids), parts, name) for name, (pids, parts) in sorted(alike.items()))
+        return tuple(Program(tuple(pids), parts, name) for name, (pids, parts) in sorted(alike.items())[:MOST_PROGRAMS])
 
     def _look_at(self, pids: list[int], gaps: dict[str, str]) -> dict[int, dict[str, str]]:
         if not pids:
@@ -151,16 +152,15 @@ class _Reader:
                 parts |= software.of_packages(listing.out.decode("utf-8", "replace").splitlines())
             elif listing is not None:
                 gaps[f"programs[{pid}].packages"] = listing.reason
-            found[pid] = parts | self._image(pid, images.get(pid, {}))
+            parts |= self._image(pid, images.get(pid, {}))
+            found[pid] = {name: shown(value) for name, value in parts.items()}
         return found
 
     def _image(self, pid: int, words: Mapping[str, str] | str) -> dict[str, str]:
         path = "" if isinstance(words, str) else next(filter(None, map(words.get, IMAGE_VARIABLES)), "")
         if path:
-            head = look(self._errands, {path: [path]}, deadline_s=self._settings.deadline_s)[path].contents.get(
-                path, b""
-            )
-            return {"image": f"{Path(path).name} {software.sif_id(head)}".strip()}
+            head = head_of_file(self._errands, path, deadline_s=self._settings.deadline_s)
+            return {"image": f"{shown(Path(path).name)} {software.sif_id(head)}".strip()}
         try:
             place = place_of(Path(f"{self._root}/proc/{pid}/cgroup").read_text(errors="replace"))
         except OSError:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 MOST_BYTES = 64 << 20
+MOST_DESCRIPTORS = 65_536
 
 
 def apart(work: Callable[[], bytes], deadline_s: float) -> bytes | None:
@@ -41,6 +42,8 @@ def _child(work: Callable[[], bytes], ours: int, its: int) -> None:
         nothing = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(nothing, descriptor)
+        os.closerange(3, its)  # a lock that our caller holds, say: left behind, we would hold it for ever
+        os.closerange(its + 1, MOST_DESCRIPTORS)
         view = memoryview(work())
         while view:
             view = view[os.write(its, view) :]

@@ -84,7 +84,9 @@ def _pids(folder: str) -> tuple[list[int], list[int]]:
     left = MOST_FOLDERS
     for place, folders, files in os.walk(folder):
         left -= 1
-        if left <= 0 or place.count("/") - folder.count("/") >= DEEPEST:
+        if left < 0:
+            break
+        if place.count("/") - folder.count("/") >= DEEPEST:
             folders.clear()
         if "cgroup.procs" in files:
             try:

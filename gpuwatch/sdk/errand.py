@@ -29,6 +29,7 @@ NOTED_AFTER_S = 0.3  # from then on it stands in the file: the agent may be kill
 KILLED_WITHIN_S = 0.2  # a process that can be killed is gone by then
 MOST_BYTES = 256 << 10  # of what one may say
 MOST_AT_ONCE = 16
+MOST_ABANDONED = 16  # of one source: more would take the places of processes that its unit may have
 FOLDERS = ("/usr/bin", "/bin", "/usr/sbin", "/sbin")
 ENVIRONMENT = {"LC_ALL": "C", "PATH": ":".join(FOLDERS)}
 
@@ -95,6 +96,7 @@ class Errands:
     ) -> dict[str, Outcome]:
         """Run one program a subject, side by side, and tell what came of each. Takes `deadline_s` at most, and a
         moment; more than `MOST_AT_ONCE` are taken in lots. The program's name is looked for in the system's folders.
+        Where `MOST_ABANDONED` have not come back, the others are not asked: `absent`.
         """
         self._forget_the_gone()
         found: dict[str, Outcome] = {}
@@ -105,9 +107,11 @@ class Errands:
                 fresh.append((subject, words))
             else:
                 found[subject] = Outcome(status="stuck", reason=left.waits, since_unix_ns=left.since_unix_ns)
-        for first in range(0, len(fresh), MOST_AT_ONCE):
-            found |= self._run(fresh[first : first + MOST_AT_ONCE], deadline_s, most_bytes)
-        return found
+        while fresh and (room := MOST_ABANDONED - len(self._abandoned)) > 0:
+            lot, fresh = fresh[: min(room, MOST_AT_ONCE)], fresh[min(room, MOST_AT_ONCE) :]
+            found |= self._run(lot, deadline_s, most_bytes)
+        full = Outcome(status="absent", reason=f"not asked: {len(self._abandoned)} others have not come back")
+        return found | {subject: full for subject, _ in fresh}
 
     def _run(self, lot: Sequence[tuple[str, Sequence[str]]], deadline_s: float, most_bytes: int) -> dict[str, Outcome]:
         begun_ns = time.monotonic_ns()

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from gpuwatch.sdk.errand import Errands, Outcome
 
 MOST_BYTES = 64 << 10
+MOST_LETTERS = 200
 
 
 def variables(
@@ -34,6 +35,11 @@ def _variables(outcome: Outcome, names: Sequence[str]) -> dict[str, str] | str:
         if equals and name in names:
             found.setdefault(name, value)
     return found
+
+
+def shown(text: str) -> str:
+    """What a process says of itself, so that it can travel, be a label and be printed: anybody may write it."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:MOST_LETTERS])
 
 
 def mapped(

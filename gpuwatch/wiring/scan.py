@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +28,7 @@ from gpuwatch.scan.words import as_text, headline
 
 AGENT_CONFIG = Path("/etc/gpuwatch/agent.toml")
 REST_S = 1.5  # of a whole call, for the start of the interpreter and the last words
+NOT_JUDGED = ("attribution", "environment")  # no rule reads them
 NOT_OK = 1  # of a role: any scheduler and NHC-like runner takes it as "this node is not well"
 
 
@@ -61,7 +65,7 @@ def run(
         late = f"the look did not end within {deadline_s + WITHIN_S:g} s"
         text = json.dumps({"level": "unknown", "exit_code": 3, "statement": late, "findings": []}) if as_json else late
         told = _Told(text, EXIT_CODES["unknown"])
-    print(told.text)
+    _say(told.text)
     return told.code
 
 
@@ -91,8 +95,20 @@ def run_as(
     except Exception as error:  # a broken check must never take out a cluster
         found["because"] = f"{type(error).__name__}: {error}".partition("\n")[0]
     code = NOT_OK if found["granted"] is True else 0
-    print(json.dumps({**found, "exit_code": code}) if as_json else _line(found, code))
+    _say(json.dumps({**found, "exit_code": code}) if as_json else _line(found, code))
     return code
+
+
+def _say(text: str) -> None:
+    """The exit code is the answer: a log that is full, closed, or not made for these letters changes nothing of it."""
+    if sys.stdout is None:  # it was closed from the beginning
+        return
+    try:
+        encoding = sys.stdout.encoding or "utf-8"
+        print(text.encode(encoding, "replace").decode(encoding), flush=True)
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the end of Python fails over it
 
 
 def as_object(seen: Look) -> dict[str, Any]:
@@ -175,10 +191,12 @@ def _narrowed(settings: Settings, doors: Mapping[str, Collector[Any]], only: Seq
 
 
 def _at_home(settings: Settings) -> Settings:
-    """For a scheduler no file server is asked: one that hangs is no fault of this node."""
+    """For a scheduler no file server is asked: one that hangs is no fault of this node. Nor what nobody judges: whose
+    work it is, and what it runs with."""
     tables = {
         name: msgspec.structs.replace(table, network_mounts=False) if hasattr(table, "network_mounts") else table
         for name, table in settings.collectors.items()
+        if name not in NOT_JUDGED
     }
     return msgspec.structs.replace(settings, collectors=tables)
 

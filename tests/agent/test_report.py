@@ -68,3 +68,24 @@ def test_events_and_a_goodbye_are_never_held_back() -> None:
     log.events = False
     assert told(reporter, log) == []
     assert told(reporter, log, goodbye=Goodbye("stop")) == ["kernel_log"]
+
+
+def test_what_had_no_room_is_told_with_the_next_report() -> None:
+    clock = FakeClock()
+    reporter, slow, log = Reporter(WHO, 5.0, clock), Slow("host"), Slow("kernel_log")
+    log.events = True
+    log.answer = Envelope("kernel_log", 1, 0.1, "ok", facts=msgspec.Raw(msgspec.msgpack.encode(b"x" * 900_000)))
+    slow.answer = Envelope("host", 1, 0.1, "ok", facts=msgspec.Raw(msgspec.msgpack.encode(b"x" * 400_000)))
+    first = msgspec.msgpack.decode(reporter.make([slow, log]).data, type=Report)  # type: ignore[list-item]
+    assert [(envelope.collector, envelope.status) for envelope in first.envelopes] == [
+        ("host", "failed"),
+        ("kernel_log", "ok"),
+    ]
+    clock.pass_s(5)
+    log.events = False
+    log.is_now(2)
+    second = msgspec.msgpack.decode(reporter.make([slow, log]).data, type=Report)  # type: ignore[list-item]
+    assert [(envelope.collector, envelope.status) for envelope in second.envelopes] == [
+        ("host", "ok"),
+        ("kernel_log", "ok"),
+    ]

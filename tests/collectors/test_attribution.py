@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gpuwatch.collectors import Unsupported
-from gpuwatch.collectors.attribution import COLLECTOR, Settings, metrics
-from gpuwatch.model.facts.attribution import AttributionFacts
+from gpuwatch.collectors.attribution import COLLECTOR, MOST_ROWS, Settings, metrics
+from gpuwatch.model.facts.attribution import AttributionFacts, GpuProcess
 from gpuwatch.model.facts.nvml import Gpu, NvmlFacts
 
 SECRET = "AWS_SECRET_ACCESS_KEY"
@@ -95,6 +95,7 @@ def test_a_slurm_job_a_pod_a_batch_task_and_somebody(node: Node) -> None:
         "0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0",
         0,
         1,
+        uid=4711,  # of a directory service: not in passwd
         SLURM_JOB_USER="bob",
         SLURM_JOB_ACCOUNT="nlp",
         SLURM_JOB_PARTITION="big",
@@ -189,12 +190,40 @@ def test_an_environment_that_hangs_costs_its_deadline_alone(node: Node) -> None:
 
 def test_one_info_series_a_gpu_and_job(node: Node) -> None:
     for rank in range(2):
-        node.process("0::/system.slice/slurmstepd.scope/job_5/step_0", 0, SLURM_JOB_USER='a"b', RANK=str(rank))
+        node.process(
+            "0::/system.slice/slurmstepd.scope/job_5/step_0", 0, uid=5000, SLURM_JOB_USER='a"b', RANK=str(rank)
+        )
     samples = list(metrics(facts_of(node.reader())))
     assert [(s.name, s.labels) for s in samples] == [
         ("gpuwatch_gpu_job_info", {"gpu": "0", "workload": "slurm", "job": "5", "user": 'a"b', "account": ""}),
         ("gpuwatch_gpus_allocated_idle", {}),
     ]
+
+
+@pytest.mark.parametrize(
+    ("uid", "user"), [(1000, "alice"), (0, "bob"), (5000, "bob")], ids=["liar", "root-for-a-job", "not-in-passwd"]
+)
+def test_whose_a_process_is_says_the_kernel_first(uid: int, user: str, node: Node) -> None:
+    node.process("0::/system.slice/slurmstepd.scope/job_5/step_0", 0, uid=uid, SLURM_JOB_USER="bob")
+    assert facts_of(node.reader()).processes[0].user == user
+
+
+def test_what_a_process_says_of_itself_stays_small_and_printable(node: Node) -> None:
+    words = {"AZ_BATCH_JOB_ID": "j\x1b[2J\n" + "x" * 10_000, "AZ_BATCH_ACCOUNT_NAME": "a\u202e"}
+    pid = node.process("0::/", 0, uid=5000, USER="\x07e" * 200, **words)
+    (node.proc / str(pid) / "comm").write_text("\x1b[31mred\n")
+    (process,) = facts_of(node.reader()).processes
+    said = [process.name, process.user or "", process.account or "", *(process.job or "").split("/")]
+    assert all(word.isprintable() and 0 < len(word) <= 200 for word in said), said
+
+
+def test_many_names_make_no_many_series(node: Node) -> None:
+    facts = AttributionFacts(
+        processes=tuple(
+            GpuProcess(pid=n, gpus=(0,), name="p", uid=1, user=str(n), workload="none", job=None) for n in range(3_000)
+        )
+    )
+    assert len(list(metrics(facts))) <= MOST_ROWS + 1
 
 
 def test_this_machine() -> None:

@@ -21,6 +21,8 @@ from gpuwatch.model.facts.nvml import Gpu, NvmlFacts
 from gpuwatch.model.facts.training import Beat, TrainingFacts
 from gpuwatch.sdk import software
 from gpuwatch.sdk.containers import image_of
+from gpuwatch.sdk.errand import Errands
+from gpuwatch.sdk.file_look import head_of_file
 
 OPEN = (
     "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (root@box)\nGCC version: 12\n"
@@ -173,6 +175,19 @@ def test_the_image_of_a_container(node: Node) -> None:
     pid = node.training(node.packages(torch="2.4.1"), APPTAINER_CONTAINER=str(image))
     parts = node.reader(pid).read().facts.programs[0].parts
     assert parts["image"] == "train.sif 00010203-0405-0607-0809-0a0b0c0d0e0f"
+
+
+@pytest.mark.parametrize("named", ["pipe", "/dev/zero", "/proc/version", "/sys/kernel/uevent_seqnum", "folder", "gone"])
+def test_what_a_process_calls_its_image_and_is_no_file_is_not_opened(named: str, node: Node, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    reader = Errands("test")
+    begun_s = time.monotonic()
+    assert head_of_file(reader, str(tmp_path / named), deadline_s=5.0) == b""
+    assert time.monotonic() - begun_s < 4.0  # the open of a pipe would wait for its writer
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    (tmp_path / "file").write_bytes(b"content")
+    assert head_of_file(reader, str(tmp_path / "link"), deadline_s=5.0, most_bytes=4) == b"cont"
 
 
 def test_an_image_as_its_runtime_wrote_it_down(tmp_path: Path) -> None:

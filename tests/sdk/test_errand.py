@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpuwatch.sdk import processes
-from gpuwatch.sdk.errand import Errands, program
+from gpuwatch.sdk.errand import MOST_ABANDONED, Abandoned, Errands, program
 from tests.components import go_without
 
 SLEEP = program("sleep")
@@ -219,3 +220,26 @@ def test_it_is_cheap(errands: Errands) -> None:
     ended = os.times()
     spent_s = sum(ended[:4]) - sum(begun[:4])
     assert spent_s / 50 < 0.05
+
+
+def test_of_one_source_only_so_many_are_left_behind(tmp_path: Path) -> None:
+    """Each takes the place of a process that the agent's unit may have."""
+    me = os.getpid()
+    left = [
+        Abandoned(
+            subject=f"environ-{number}",
+            pid=me,
+            start_ticks=processes.start_ticks(me) or 0,
+            boot_id=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+            since_unix_ns=1,
+        )
+        for number in range(MOST_ABANDONED)
+    ]
+    (tmp_path / "errands-test.json").write_bytes(msgspec.json.encode(left[1:]))
+    made = Errands("test")
+    made.keep(tmp_path, ours=False)
+    found = made.ask({"another": ["echo", "1"], "and one": ["echo", "2"], "environ-3": ["echo"]})
+    assert [one.status for one in found.values()] == ["stuck", "ok", "ok"]  # one at a time, as far as there is room
+    (tmp_path / "errands-test.json").write_bytes(msgspec.json.encode(left))
+    made.keep(tmp_path, ours=False)
+    assert made.ask({"another": ["echo"]})["another"].reason == "not asked: 16 others have not come back"

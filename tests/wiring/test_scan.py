@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -272,4 +275,53 @@ def test_for_a_scheduler_no_file_server_is_asked(
     assert not (machine.folder / "asked").exists()
     scan.run(config=machine.config(), only=("host",))
     assert (machine.folder / "asked").exists()
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("where", ["full", "closed", "no-reader", "no-letters"])
+@pytest.mark.parametrize(
+    "words", [["--as", "prolog"], ["--as", "prolog", "--json"], []], ids=["role", "json", "person"]
+)
+def test_a_log_that_cannot_be_written_changes_no_exit_code(machine: Machine, where: str, words: list[str]) -> None:
+    machine.gpus(gpu_count=8)
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [sys.executable, "-c", "from gpuwatch.cli import main; main()", "scan", "-c", str(machine.config())]
+    shell = {"full": "exec 1>/dev/full", "closed": "exec 1>&-", "no-reader": f"exec 1>&{write_end}", "no-letters": ":"}
+    ended = subprocess.run(
+        ["/bin/bash", "-c", f'{shell[where]}; exec "$@"', "bash", *command, *words],
+        env={"PYTHONIOENCODING": "ascii"} if where == "no-letters" else {},
+        pass_fds=(write_end,),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    os.close(write_end)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_look_that_is_left_behind_holds_nothing_of_its_caller(tmp_path: Path) -> None:
+    lock = os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    assert apart(_never, 0.3) is None
+    os.close(lock)
+    other = os.open(tmp_path / "lock", os.O_RDWR)
+    fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(other)
+
+
+def test_for_a_scheduler_nobody_looks_at_whose_work_it_is(
+    machine: Machine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[set[str]] = []
+    whole = scan._for_role
+
+    def noting(role: str, settings: Any, *rest: Any) -> Any:
+        seen.append(set(settings.collectors))
+        return whole(role, settings, *rest)
+
+    monkeypatch.setattr(scan, "_for_role", noting)
+    assert scan.run_as("prolog", config=machine.config()) == 0
+    assert "nvml" in seen[0]
+    assert not seen[0] & {"attribution", "environment"}
     capsys.readouterr()
