@@ -31,6 +31,8 @@ def living_runs(folders: Iterable[str], *, fresh_since_unix_s: float, proc: Path
             names = sorted(entry.name for entry in os.scandir(folder) if entry.name.endswith(SUFFIX))
         except OSError:
             continue
+        if len(names) > MOST_FILES:  # every user may write there: nobody hides a run behind files of theirs
+            yield f"more heartbeat files in {folder} than are looked at ({len(names)})"
         for name in names[:MOST_FILES]:
             found = _read(Path(folder) / name)
             if found is not None and (words := _words(*found, namespace, fresh_since_unix_s, proc)):

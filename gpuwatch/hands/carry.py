@@ -145,7 +145,11 @@ class Hands:
         )
 
     def _node_says(self, order: Order) -> str:
-        return paper.not_allowed(order, self._settings) or self._too_often(order) or self._node.objection(order)
+        try:
+            return paper.not_allowed(order, self._settings) or self._too_often(order) or self._node.objection(order)
+        except Exception as error:  # the nonce is taken back all the same: no order waits for a node that looks better
+            log.exception("whether %s may be done met a bug of ours", order.action_id)
+            return f"whether it may be done cannot be told: {type(error).__name__}: {error}"
 
     def _too_often(self, order: Order) -> str:
         if order.kind != "reboot":
@@ -192,6 +196,8 @@ class Hands:
                 if trouble:
                     return trouble, ""
             if trouble := self._node.still_ours(order, reset.release_deadline_s, self._meanwhile):
+                return trouble, ""
+            if trouble := self._node.objection(order):  # that took time, in which somebody may have come
                 return trouble, ""
             return self._run(order, reset.command, reset.deadline_s, gpu=order.target)
         finally:

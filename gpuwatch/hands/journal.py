@@ -86,6 +86,7 @@ class Journal:
         """Put these lines in its place, in one step, and go on behind them. Raises `JournalError`."""
         new = self._path.with_suffix(".new")
         data = b"".join(_encode(line) + b"\n" for line in lines)
+        self._close_file()  # whatever becomes of this: the next line goes to the file that has the name then
         try:
             file = os.open(new, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
@@ -98,7 +99,6 @@ class Journal:
                 raise
         except OSError as error:
             raise JournalError(f"{self._path} cannot be written", why=str(error), next_step="make room") from error
-        self._close_file()
         self._file, self._bytes = file, len(data)
 
     def write(self, line: Line) -> None:
@@ -107,6 +107,7 @@ class Journal:
         try:
             if self._file < 0:
                 self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+                self._bytes = os.fstat(self._file).st_size
             _write_all(self._file, data)
             os.fsync(self._file)
         except OSError as error:

@@ -39,10 +39,12 @@ class Node:
         """Why no order at all is taken now; empty: orders are taken."""
         file = self.settings.hold_file
         try:
-            there = file.exists()
+            file.lstat()  # `exists` takes a link to nowhere, or into a loop, for nothing at all
+        except FileNotFoundError:
+            return ""
         except OSError as error:
             return f"whether {file} is there cannot be told: {error}"
-        return f"{file} is there: somebody wants hands off" if there else ""
+        return f"{file} is there: somebody wants hands off"
 
     def objection(self, order: Order) -> str:
         """Why this must not be done on this node now; empty: it may."""

@@ -6,6 +6,7 @@ may be one whose processes hang.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import msgspec
 
 SIGKILL_BIT = 1 << 8
 MOST_FILES = 65_536  # of one process
+MOST_THREADS = 4096
 SYSTEM_UID = 1000  # below: users of the system's own services
 NVIDIA = "/dev/nvidia"
 
@@ -40,8 +42,14 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
         return self.uid < SYSTEM_UID and self.program in programs
 
     def is_of_unit(self, unit: str) -> bool:
-        """Started by systemd for this service; no user can put a process there."""
-        return any(line.endswith(f"/{unit}") for line in self.cgroup.splitlines())
+        """Started by the system's own systemd for this service; no user can put a process there.
+
+        Above it are slices alone: a user's own manager, or a container, may name a unit the same, below itself.
+        """
+        return any(
+            last == unit and all(part in ("", "..") or part.endswith(".slice") for part in above)
+            for *above, last in (line.rpartition(":")[2].split("/") for line in self.cgroup.splitlines())
+        )
 
     def words(self) -> str:
         """For a person."""
@@ -58,18 +66,18 @@ def processes(proc: Path) -> Iterator[Process]:
 
 
 def look(place: Path) -> Process | None:
-    """One process; None: it is gone."""
+    """One process; None: it is gone. Where its first thread has ended, what is left of it is seen in another one: a
+    killed process of which one thread hangs in the driver looks like a zombie, and holds the GPU."""
+    pid = int(place.name)
     try:
-        status = dict(
-            line.split(":\t", 1)
-            for line in (place / "status").read_text(errors="replace").splitlines()
-            if ":\t" in line
-        )
+        status = _status(place)
+        if _has_ended(status):
+            place, status = next(_living_threads(place), (place, status))
         uid = int(status["Uid"].split()[1])
     except (OSError, KeyError, ValueError, IndexError):
         return None
     return Process(
-        pid=int(place.name),
+        pid=pid,
         name=status.get("Name", ""),
         program=_link(place / "exe").removesuffix(" (deleted)").rpartition("/")[2],
         uid=uid,
@@ -77,8 +85,28 @@ def look(place: Path) -> Process | None:
         folder=_link(place / "cwd"),
         devices=_devices(place / "fd"),
         condemned=any(_bits(status.get(key, "")) & SIGKILL_BIT for key in ("SigPnd", "ShdPnd")),
-        gone=status.get("State", "").startswith(("Z", "X")),
+        gone=_has_ended(status),
     )
+
+
+def _status(place: Path) -> dict[str, str]:
+    lines = (place / "status").read_text(errors="replace").splitlines()
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+
+def _has_ended(status: dict[str, str]) -> bool:
+    return status.get("State", "").startswith(("Z", "X"))
+
+
+def _living_threads(process: Path) -> Iterator[tuple[Path, dict[str, str]]]:
+    try:
+        threads = sorted((process / "task").iterdir())
+    except OSError:
+        return
+    for place in threads[:MOST_THREADS]:
+        with contextlib.suppress(OSError):
+            if not _has_ended(status := _status(place)):
+                yield place, status
 
 
 def _devices(folder: Path) -> tuple[str, ...]:

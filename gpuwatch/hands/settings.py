@@ -137,15 +137,18 @@ def _faults(settings: HandsSettings, file: str) -> list[Fault]:
 
 
 def _only_root_writes(path: Path) -> None:
-    """Its owner is root (or who runs this), and nobody else may write it, or put another in its place."""
-    for place in (path, path.absolute().parent):
+    """Its owner is root (or who runs this), and nobody else may write it, or put another in its place: neither at its
+    own name nor, where that is a link, where it leads to."""
+    real = Path(os.path.realpath(path))
+    for place in (real, *real.parents, *path.absolute().parents):
         try:
-            found = os.stat(place)  # noqa: PTH116  (both names are followed: what is read is what counts)
+            found = os.stat(place)  # noqa: PTH116
         except OSError as error:
             raise ConfigError(
                 f"{place} cannot be read", why=str(error), next_step="create it, see docs/hands.md"
             ) from None
-        if found.st_uid not in (0, os.geteuid()) or stat.S_IMODE(found.st_mode) & 0o022:
+        sticky = found.st_mode & stat.S_ISVTX and place not in (real, real.parent)  # there nobody moves others' files
+        if found.st_uid not in (0, os.geteuid()) or (stat.S_IMODE(found.st_mode) & 0o022 and not sticky):
             raise ConfigError(
                 f"{place} can be written by others than root",
                 why=f"owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}: they could order a reboot",

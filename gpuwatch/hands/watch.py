@@ -111,8 +111,8 @@ class Watch:
             identity = (found.st_ino, found.st_mtime_ns, found.st_size)
             if identity == self._seen or not stat.S_ISREG(found.st_mode):
                 return b""
-            self._seen = identity
             text = os.read(file, MAX_ORDER_BYTES + 1)
+            self._seen = identity
         except OSError:
             return b""
         finally:

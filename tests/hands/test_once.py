@@ -305,3 +305,28 @@ def _writes_below(path: Path, folder: Path) -> bool:
     except OSError:
         return False
     return int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
+
+
+def test_a_journal_that_was_put_in_place_and_not_told_so_is_the_one_that_is_written(
+    node: HandsNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder takes no sync after the new journal has its name: no line may go to the old one, which has none."""
+    order = node.order(action_id="act-1")
+    monkeypatch.setattr("gpuwatch.hands.journal.MOST_BYTES", 10)
+
+    def fails(_: Journal) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "_sync_folder", fails)
+        node.hands.tick()
+    node.fake.pass_s(151)
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "_sync_folder", fails)
+        node.hands.tick()  # time for a new nonce
+        assert node.hands.facts().refuses
+        node.answer(msgspec.structs.replace(order, expires_monotonic_ns=10**18))
+    assert "begun" in [line.what for line in lines_of(node)]
+    node.again()
+    node.answer(msgspec.structs.replace(order, expires_monotonic_ns=10**18))
+    assert node.did() == ["restart slurmd.service"]

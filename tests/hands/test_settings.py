@@ -90,3 +90,24 @@ def test_every_fault_is_named(path: Path, text: str, fault: str) -> None:
 def test_a_release_may_be_left_out(path: Path) -> None:
     path.write_text("[reset_gpu]\nrelease = []\nresume = []")
     assert msgspec.structs.replace(load(path).reset_gpu, allowed=True).release == ()
+
+
+def test_a_link_into_a_folder_of_others_is_refused(path: Path) -> None:
+    theirs = path.parent / "theirs"
+    theirs.mkdir()
+    path.rename(theirs / "hands.toml")
+    path.symlink_to(theirs / "hands.toml")
+    assert load(path) == HandsSettings()
+    theirs.chmod(0o777)
+    with pytest.raises(ConfigError, match="theirs can be written by others than root"):
+        load(path)
+
+
+def test_a_folder_that_others_can_move_away_is_refused(path: Path) -> None:
+    inner = path.parent / "etc"
+    inner.mkdir(mode=0o755)
+    path.rename(inner / "hands.toml")
+    assert load(inner / "hands.toml") == HandsSettings()
+    path.parent.chmod(0o777)
+    with pytest.raises(ConfigError, match="can be written by others than root"):
+        load(inner / "hands.toml")
