@@ -23,6 +23,11 @@ class GpuwatchError(Exception):
         return "\n".join(parts)
 
 
+def install_extra(extra: str) -> str:
+    """The next step where an optional library is missing. Never by name: another's package has it."""
+    return f"in a clone of gpuwatch, with the pip of gpuwatch's own environment: pip install '.[{extra}]'"
+
+
 class ConfigError(GpuwatchError):
     """A settings file cannot be used. Lists every fault found, not only the first."""
 

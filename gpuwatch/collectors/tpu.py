@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import msgspec
 
 from gpuwatch.collectors import Collector, Reading, Sample, Unsupported
+from gpuwatch.errors import install_extra
 from gpuwatch.model.facts.tpu import TpuDevice, TpuFacts
 from gpuwatch.sdk.protobuf import NotProtobuf, as_double, inner, last, text_field
 
@@ -66,7 +67,7 @@ class _Reader:
         try:
             import grpc
         except ImportError:
-            gaps["devices"] = "grpcio is not installed: pip install 'gpuwatch[tpu]'"
+            gaps["devices"] = f"grpcio is not installed: {install_extra('tpu')}"
             return None
         if self._channel is None:
             self._channel = grpc.insecure_channel(self._settings.address)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuwatch.clock import Clock
-from gpuwatch.errors import CloudError
+from gpuwatch.errors import CloudError, install_extra
 from gpuwatch.sdk.azure_errors import GroupChanged, translate
 
 if TYPE_CHECKING:
@@ -39,9 +39,7 @@ def open_client(
     try:
         from azure.mgmt.compute import ComputeManagementClient
     except ImportError as error:
-        raise CloudError(
-            "the Azure SDK is not installed", why=str(error), next_step="pip install 'gpuwatch[azure]'"
-        ) from error
+        raise CloudError("the Azure SDK is not installed", why=str(error), next_step=install_extra("azure")) from error
     return ComputeManagementClient(
         _credential(credential, client_id),
         subscription_id,

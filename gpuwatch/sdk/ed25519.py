@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuwatch.errors import ConfigError, GpuwatchError
+from gpuwatch.errors import ConfigError, GpuwatchError, install_extra
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -106,5 +106,5 @@ def require_library() -> None:
         raise GpuwatchError(
             "the library for signatures is not installed",
             why=str(error),
-            next_step="pip install 'gpuwatch[hands]'",
+            next_step=install_extra("hands"),
         ) from error

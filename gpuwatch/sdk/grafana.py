@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gpuwatch import __version__
-from gpuwatch.errors import DashboardError, UsageError
+from gpuwatch.errors import DashboardError, UsageError, install_extra
 
 RIGHTS = "give its service account the role Editor, or `dashboards:create`, `dashboards:write`, `folders:create`"
 CONFLICTS = {
@@ -47,7 +47,7 @@ class Grafana:
             from grafana_client.api import GrafanaApi
         except ImportError as error:
             raise DashboardError(
-                "the Grafana client is not installed", why=str(error), next_step="pip install 'gpuwatch[grafana]'"
+                "the Grafana client is not installed", why=str(error), next_step=install_extra("grafana")
             ) from error
         self.url = url.rstrip("/")
         parts = _checked(self.url)
