@@ -12,12 +12,20 @@ import msgspec
 from gpuwatch.aggregator import repair
 from gpuwatch.aggregator.heard import Heard
 from gpuwatch.aggregator.reach import Done, Failed, Hands, Held, Result, Waiting
+from gpuwatch.decide.local_repair import beyond
+from gpuwatch.model.evidence import Evidence
 from gpuwatch.model.facts.hands import HandsFacts
 from gpuwatch.model.order import Answer, Order
 from gpuwatch.model.states import Lifecycle
 
 BECAUSE_CHARACTERS = 300
 NS = 10**9
+
+
+def refusal(hands: Hands) -> Result | None:
+    """The last look before it is ordered: the node was emptied meanwhile, and more may ail it now."""
+    found = _beyond(hands)
+    return None if found is None else Failed(f"no {hands.saga.action.order} cures this: {found.because}")
 
 
 def sign(hands: Hands) -> Result:
@@ -57,7 +65,9 @@ def give(hands: Hands) -> Result:
     if answer is not None and answer.state != "begun":
         desk.take_back(order.machine)
         if answer.state == "done":
-            return Done(because=answer.reason, repaired=(saga.action.machine,))
+            # What its kernel said of another fault is no history: the node must not pass for well for want of it.
+            cured = order.kind != "restart_service" and _beyond(hands) is None
+            return Done(because=answer.reason, repaired=(saga.action.machine,) if cured else ())
         return Failed(f"its hands say {answer.state}: {answer.reason}")
     if answer is not None:
         return Waiting("its hands are at it")
@@ -88,6 +98,12 @@ def back(hands: Hands) -> Result:
     if record.expected_gpu_count and nvml.envelope.status != "ok":
         return Waiting(f"its driver says {nvml.envelope.status}")
     return Done({}, ((saga.action.machine, Lifecycle.VALIDATING),))
+
+
+def _beyond(hands: Hands) -> Evidence | None:
+    action = hands.saga.action
+    view, verdict = hands.scene.views.get(action.machine), hands.scene.verdicts.get(action.machine)
+    return None if view is None or verdict is None else beyond(view, verdict, action.order, action.target)
 
 
 def _told(hands: Hands) -> tuple[Heard | None, HandsFacts | None]:

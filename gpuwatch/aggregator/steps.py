@@ -227,6 +227,8 @@ def before_harm(hands: Hands) -> Result | None:
     if hands.recovered():
         return Cancelled("the node is healthy again")
     doubt = repair.refusal(hands) if hands.saga.step == s.REIMAGE else None
+    if hands.saga.step in (s.SIGN, s.ORDER):
+        doubt = local_repair.refusal(hands)
     if doubt is not None:
         return doubt
     refusal = group_refusal(hands) if hands.saga.step in (s.CREATE, s.REIMAGE) else ""

@@ -69,19 +69,31 @@ def next_rung(
     return Rung(None, because=f"not repaired: {', '.join(sorted(tried))} did not cure it")
 
 
+def beyond(view: NodeView, verdict: Verdict, kind: str, target: str) -> Evidence | None:
+    """The first of what condemns it that this order does not cure; None: all of it, or nothing condemns it."""
+    for e in _against(verdict):
+        cures = e.action in MENDED
+        if kind == "restart_service":
+            cures = cures and e.service == target
+        elif kind == "reset_gpu":
+            cures = e.action == "reset_gpu" and _gpu(view, e) == target
+        if not cures:
+            return e
+    return None
+
+
 def _ladder(view: NodeView, verdict: Verdict) -> list[Rung]:
     """Every rung that may cure all that condemns it, the mildest first."""
-    against = [e for e in verdict.evidence if e.argues_for in SICK and e.subject.kind != "run" and not e.note]
-    if not against or any(e.action not in MENDED for e in against):
+    first = next(iter(_against(verdict)), None)
+    if first is None:
         return []
-    rungs = []
-    services = {e.service for e in against}
-    if len(services) == 1 and (service := services.pop()):
-        rungs.append(Rung("restart_service", service))
-    targets = {_gpu(view, e) for e in against if e.action == "reset_gpu"}
-    if len(targets) == 1 and (target := targets.pop()) and all(e.action == "reset_gpu" for e in against):
-        rungs.append(Rung("reset_gpu", target))
-    return [*rungs, Rung("reboot")]
+    rungs = [Rung("restart_service", first.service), Rung("reset_gpu", _gpu(view, first)), Rung("reboot")]
+    named = [rung for rung in rungs if rung.target or rung.kind == "reboot"]
+    return [rung for rung in named if beyond(view, verdict, rung.kind or "", rung.target) is None]
+
+
+def _against(verdict: Verdict) -> list[Evidence]:
+    return [e for e in verdict.evidence if e.argues_for in SICK and e.subject.kind != "run" and not e.note]
 
 
 def _gpu(view: NodeView, evidence: Evidence) -> str:

@@ -186,6 +186,37 @@ def test_hold_on_the_aggregator_takes_the_order_back(centre: Mended) -> None:
     assert centre.actions() == [("repair reset_gpu", "done")]
 
 
+@pytest.mark.parametrize(
+    ("step", "did", "because"),
+    [
+        *((step, [], "no reset_gpu cures this: Xid 48") for step in ("end_job", "empty", "sign")),
+        *(
+            (step, ["release", f"reset {GPU}", "resume"], "reset_gpu by its own hands did not cure it: Xid 48")
+            for step in ("order", "join")
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    ("action", "then"), [("drain_replace", ("replace", "done")), ("reset_gpu", ("repair reboot", "done"))]
+)
+def test_what_ails_it_besides_is_neither_ordered_over_nor_forgotten(
+    centre: Mended, step: str, did: list[str], because: str, action: str, then: tuple[str, str]
+) -> None:
+    """Another GPU's fault, which the kernel tells once, while the first is being mended."""
+    centre.wants(1)
+    while not centre.executor.open() or centre.executor.open()[0].step != step:
+        centre.second()
+    centre.second()
+    centre.agents[SICK].xid(48, pci="0000:1f:00")
+    (event,) = centre.agents[SICK].events
+    centre.agents[SICK].events = (msgspec.structs.replace(event, action=action),)
+    centre.seconds(200)
+    assert centre.actions() == [("repair reset_gpu", "failed"), then]
+    assert centre.node.did() == did
+    (failed,) = [line.because for line in centre.lines("action_step") if line.state == "failed"]
+    assert failed.startswith(because)
+
+
 def test_without_a_word_of_the_policy_it_is_another_machine(tmp_path: Path, reboots: None) -> None:
     centre = Mended(tmp_path, policy='[hands]\nkey_file = "order.pem"\n')
     centre.wants(1)
