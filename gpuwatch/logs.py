@@ -10,6 +10,7 @@ import logging
 import re
 import sys
 
+_PARTS = ("why: ", "next: ")  # of `GpuwatchError`
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -20,7 +21,10 @@ class OneLine(logging.Formatter):
         """The record as text."""
         first, *rest = super().format(record).split("\n")
         trace = record.exc_text or record.stack_info
-        joined = "\n  ".join([first, *rest]) if trace else "\\n".join([first, *rest])
+        if trace:
+            joined = "\n  ".join([first, *rest])
+        else:  # the parts of our own errors are words of one sentence; any other new line is shown as what it is
+            joined = first + "".join(f"; {more}" if more.startswith(_PARTS) else f"\\n{more}" for more in rest)
         return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", joined)
 
 

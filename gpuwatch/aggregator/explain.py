@@ -78,7 +78,7 @@ def explain(
 
 def _sentence(slot: str, scene: Any, current: Any, holds: list[Any], human: str, executor: Executor) -> str:
     if current is None:
-        words = f"{slot} is filled by no machine now: none has reported from it, and no witness names one."
+        words = f"{slot} has no machine now: none has reported from it, and neither scheduler nor cloud names one."
         return words + (f" A person holds it: {human}." if human else "")
     verdict = scene.verdicts.get(current.machine)
     words = f"{slot} ({current.machine}) is {str(current.lifecycle).replace('_', ' ')}"

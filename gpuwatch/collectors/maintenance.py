@@ -48,7 +48,7 @@ class _Reader:
     def read(self) -> Reading:
         """Everything that stands now. Urgent when something new stands there, or has begun."""
         if self._source is None:
-            raise Unsupported("no machine of a cloud that announces what it does")
+            raise Unsupported("this is no machine of Azure, Google Cloud or EC2, whose maintenance is announced")
         notices = self._source.read()
         known = frozenset((notice.id, notice.started) for notice in notices)
         fresh, self._known = known - self._known, known

@@ -45,9 +45,7 @@ _THINGS = {
     "cpus": "processors",
     "cpu": "processor",
 }
-_TOLD = frozenset(
-    {"cpu", "cpus", "array", "dimm", "server", "via", "device", "with_nvswitch", "switch", "link", "value"}
-)
+_TOLD = frozenset({*_THINGS, "via", "device", "with_nvswitch", "switch", "link", "value", "client", "module"})
 
 
 def headline(event: Event) -> str:
@@ -138,7 +136,7 @@ def notes(told: Told, others: list[Told]) -> list[str]:
     elif "link" in details or "switch" in details:
         said.append(", ".join(f"{key} {_list(details[key])}" for key in ("switch", "link") if key in details) + ".")
     elif event.kind in events():
-        more = [f"{key.replace('_', ' ')} {_list(value)}" for key, value in details.items() if key not in _TOLD]
+        more = [_detail(key, value) for key, value in details.items() if key not in _TOLD]
         said += [", ".join(more)[:1].upper() + ", ".join(more)[1:] + "."] if more else []
     if "with_nvswitch" in details:
         said.append(f"On a model with NVSwitches: {details['with_nvswitch']}.")
@@ -158,6 +156,13 @@ def notes(told: Told, others: list[Told]) -> list[str]:
     if details.get("client") or details.get("module"):
         said.append(f"Library {details.get('client', 'unknown')}, kernel module {details.get('module', 'unknown')}.")
     return said
+
+
+def _detail(key: str, value: object) -> str:
+    """One more thing that a line says, in words that can be read without knowing our names."""
+    if key == "scope":
+        return f"the memory of the {value} ran out"
+    return f"for {value} s" if key == "seconds" else f"{key.replace('_', ' ')} {_list(value)}"
 
 
 def decision(verdict: Decision) -> str:

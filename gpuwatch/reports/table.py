@@ -203,8 +203,11 @@ def _job_table(report: JobReport) -> list[str]:
     for cells, row in zip(body, report.rows, strict=True):
         line = _line(cells, widths, keys)
         never = f"{row.never_started:,} never started" if row.never_started else ""
-        detail = "".join(f"  {words}" for words in (row.detail, never) if words)
-        lines.append(_cut(line + detail, WIDTH) if len(line) < WIDTH - 3 else line)
+        shown = _cut(f"{line}  {row.detail}", WIDTH) if row.detail and len(line) < WIDTH - 3 else line
+        fits = len(f"{shown}  {never}") <= WIDTH
+        lines.append(f"{shown}  {never}" if never and fits else shown)
+        if never and not fits:  # a number is never cut off
+            lines.append(f"{'':{min(len(line), WIDTH - len(never) - 2)}}  {never}")
     return [*lines, rule, _line(total, widths, keys)]
 
 

@@ -1,9 +1,9 @@
-"""Fewer GPUs than there should be: three numbers side by side.
+"""Fewer GPUs than this node should have.
 
-Expected (the pool's or the node's own setting), NVML and PCI functions of vendor 10de, class 0300 or 0302. PCI sees
-them all but NVML does not: the driver cannot start one (RmInitAdapter failed, WPR2 still up after a warm reboot:
-open-gpu-kernel-modules#1230, #1353). PCI is short too: the hardware is gone. Nobody compared them in
-leptonai/gpud#591, NVIDIA/NVSentinel#833, #155.
+Three numbers side by side: expected (the pool's or the node's own setting), NVML and PCI functions of vendor 10de,
+class 0300 or 0302. PCI sees them all but NVML does not: the driver cannot start one (RmInitAdapter failed, WPR2 still
+up after a warm reboot: open-gpu-kernel-modules#1230, #1353). PCI is short too: the hardware is gone. Nobody compared
+them in leptonai/gpud#591, NVIDIA/NVSentinel#833, #155.
 A container sees only its own GPUs, and a GPU given to a virtual machine is not missing: Unknown where the expected
 number is not known and NVML and PCI disagree, and always in a container.
 Must last `driver_grace_s` of the pool's policy: GPUs come up one by one after a boot or a reload.

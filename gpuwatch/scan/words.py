@@ -72,7 +72,7 @@ def _facts(facts: Any) -> list[str]:
         return [_gpu(gpu) for gpu in facts.gpus]
     if isinstance(facts, HostFacts):
         used = _of(facts.memory_used_bytes, facts.memory_total_bytes)
-        words = f"host: load {_known(facts.load1)}, memory {used}, processes that cannot be woken "
+        words = f"host: load {_known(facts.load1)}, memory {used}, processes stuck in the kernel "
         return [words + _known(facts.blocked_process_count)]
     if isinstance(facts, KernelLogFacts):
         return [f"kernel log: read from {facts.source}" if facts.readable else "kernel log: cannot be read"]

@@ -14,6 +14,7 @@ from gpuwatch.logs import OneLine
     [
         pytest.param("plain", "WARNING plain", id="plain"),
         pytest.param("a\nERROR forged", "WARNING a\\nERROR forged", id="newline"),
+        pytest.param("gone\nwhy: x\nnext: y", "WARNING gone; why: x; next: y", id="parts-of-an-error"),
         pytest.param("a\r\x1b[31mred", "WARNING a\\x0d\\x1b[31mred", id="escape"),
         pytest.param("a\u2028b\x9bc", "WARNING a\\x2028b\\x9bc", id="unicode-line-and-c1"),
         pytest.param("tab\tstays, é too", "WARNING tab\tstays, é too", id="harmless"),

@@ -87,6 +87,15 @@ def test_the_worked_example_as_a_page(dump: str) -> None:
     assert "line 6: it has 2 fields, the header 11" in " ".join(told)
 
 
+def test_how_many_never_started_is_never_cut_off(tmp_path: Path) -> None:
+    waited = "2|2|ada|llm|h100|CANCELLED by 0|2026-10-05T00:00:00|None|2026-10-06T00:00:00|0|"
+    rows = [HEADER, line("1", "CANCELLED by 7", 9, 8000, user="a" * 30), waited.replace("ada", "a" * 30)]
+    (tmp_path / "jobs.txt").write_text("\n".join(rows))
+    page = run("--from-sacct", str(tmp_path / "jobs.txt"), "--tz", "UTC", "--by", "user,state")
+    assert "  1 never started\n" in page
+    assert max(map(len, page.splitlines())) <= 100
+
+
 def test_standard_input_and_an_equals_sign(dump: str) -> None:
     assert run("--from-sacct", "-", "--tz", "UTC", stdin=EXAMPLE) == run(f"--from-sacct={dump}", "--tz", "UTC")
 

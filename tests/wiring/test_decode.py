@@ -84,6 +84,16 @@ def test_notes_for_a_person() -> None:
     assert "the worse was taken" in " ".join(said.split())
 
 
+def test_notes_are_words_and_repeat_nothing() -> None:
+    page = text(
+        "Out of memory: Killed process 9 (java) total-vm:1kB\n"
+        "mlx5_core 0000:5e:00.0 ens1np0: Link down\n"
+        "INFO: task python3:4432 blocked for more than 120 seconds.\n"
+    )
+    notes = [line.strip().removeprefix("note").strip() for line in page.splitlines() if line.startswith("  note")]
+    assert notes == ["The memory of the node ran out.", "For 120 s."]
+
+
 def test_nothing_found_says_so_plainly() -> None:
     said = text("hello\nworld\n")
     assert "no fault in 2 lines" in said
