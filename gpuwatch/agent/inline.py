@@ -28,11 +28,12 @@ log = logging.getLogger(__name__)
 NS = 10**9
 MAX_EVENTS_A_REPORT = 250  # each up to almost two kilobytes; a report may have a megabyte, and training needs half
 MAX_EVENTS_HELD = 20_000
-REST_S = 0.05  # after a reading: a storm of events is read in lumps
+REST_S = 0.05  # after a reading that leaves more, or that a descriptor asked for: a storm of events is read in lumps
 CHATTER_REST_S = 0.5  # after a reading that a descriptor asked for: a chatty log wakes us no oftener than this …
 CHATTER_BURST = 5  # … but after so many: a dying GPU's first line must not delay the one that says so by half a second
 LOOK_SELDOM = 20  # intervals between two looks for events where none can be read at present
 MOST_INTERVALS = 60
+NEVER_NS = 1 << 62
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -72,6 +73,7 @@ class Inline:
         self._clock = clock
         self._wake = wake
         self._reader: Reader | None = None
+        self._ask_file: Callable[[], int] | None = None  # the reader's descriptor, where it has one
         self._opened_with: Any = None
         self._asks: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
@@ -108,15 +110,11 @@ class Inline:
 
     def tick(self, now: Moment) -> None:
         """Take what the thread has answered; notice when it is late."""
-        while True:
-            try:
-                self._absorb(self._answers.get_nowait(), now)
-            except queue.Empty:
-                break
+        while not self._answers.empty():  # nobody else takes them
+            self._absorb(self._answers.get_nowait(), now)
         if self._look_ns is not None and now.monotonic_ns >= self._look_ns:
             self._ask(now)
-        late = self._asked_ns is not None and now.monotonic_ns - self._asked_ns >= self._deadline_s * NS
-        if late and (self._latest is None or self._latest.status != "hung"):
+        if self.busy() and now.monotonic_ns - (self._asked_ns or 0) >= self._deadline_s * NS:
             waits = thread_waits_for(self._thread.native_id or 0)
             reason = f"no answer for more than {self._deadline_s:g} s; {waits}"
             self._now_latest(
@@ -130,13 +128,13 @@ class Inline:
             )
 
     def fileno(self) -> int:
-        resting = self._clock.monotonic_ns() < self._rest_until_ns
-        return -1 if self._asked_ns is not None or resting else self._descriptor()
+        if self._asked_ns is not None or self._ask_file is None:
+            return -1
+        return -1 if self._clock.monotonic_ns() < self._rest_until_ns else self._descriptor()
 
     def _descriptor(self) -> int:
-        ask_it = getattr(self._reader, "fileno", None)
         try:
-            return -1 if ask_it is None else int(ask_it())
+            return -1 if self._ask_file is None else int(self._ask_file())
         except (OSError, ValueError):
             return -1
 
@@ -159,15 +157,12 @@ class Inline:
 
     def wake_ns(self) -> int:
         """When it is late, or events may wait; when it is merely due, it is asked with the others: one waking."""
-        now_ns = self._clock.monotonic_ns()
-        if self._asked_ns is not None and self.busy():
-            return self._asked_ns + int(self._deadline_s * NS)
-        soon_ns = [now_ns + int(self._deadline_s * NS)]
-        if self._asked_ns is None and self._look_ns is not None:
-            soon_ns.append(self._look_ns)
-        if now_ns < self._rest_until_ns:
-            soon_ns.append(self._rest_until_ns)
-        return min(soon_ns)
+        if self._asked_ns is not None:
+            return self._asked_ns + int(self._deadline_s * NS) if self.busy() else NEVER_NS
+        look_ns = NEVER_NS if self._look_ns is None else self._look_ns
+        if self._ask_file is None or self._clock.monotonic_ns() >= self._rest_until_ns:
+            return look_ns
+        return min(look_ns, self._rest_until_ns)
 
     def latest(self) -> Latest | None:
         return self._latest
@@ -175,19 +170,14 @@ class Inline:
     def take(self) -> tuple[Envelope, bool] | None:
         if (self._events or self._lost_events) and self._told is not None:
             return self._take_events(self._told)
-        latest = self._latest
-        if latest is None:
-            return None
-        if latest.facts is None:
-            return latest.envelope(NO_FACTS), False
-        return latest.envelope(msgspec.Raw(_encode(latest.facts))), False
+        return None if self._latest is None else (_envelope(self._latest), False)
 
     def _take_events(self, told: Latest) -> tuple[Envelope, bool]:
         """Events that were read travel as read, even where the source has failed since."""
         taken = tuple(self._events.popleft() for _ in range(min(len(self._events), MAX_EVENTS_A_REPORT)))
         lost_count, self._lost_events = self._lost_events, 0
         facts = msgspec.structs.replace(told.facts, events=taken, lost_count=lost_count)
-        return told.envelope(msgspec.Raw(_encode(facts))), bool(taken)
+        return _envelope(msgspec.structs.replace(told, facts=facts)), bool(taken)
 
     def has_more(self) -> bool:
         return bool(self._events)
@@ -210,7 +200,8 @@ class Inline:
     def _absorb(self, answer: _Answer, now: Moment) -> None:
         latest = answer.latest
         begun_ns, self._asked_ns = self._asked_ns or now.monotonic_ns, None
-        rest_s = self._chatter_rest_s(now) if self._woken and not answer.more else REST_S
+        self._ask_file = getattr(self._reader, "fileno", None)
+        rest_s = REST_S if answer.more else self._chatter_rest_s(now) if self._woken else 0.0
         self._rest_until_ns = now.monotonic_ns + int(rest_s * NS)
         interval_s = self._interval_s
         if latest.status in ("failed", "unsupported"):
@@ -321,6 +312,18 @@ class Inline:
             abandoned_count=abandoned_count,
         )
         return _Answer(latest, urgent, more, ask)
+
+
+def _envelope(latest: Latest) -> Envelope:
+    """As it travels. What a file said and no record can hold (a number of 65 bits, half a letter) fails its source, not
+    the agent."""
+    try:
+        _encode((latest.reason, latest.gaps))
+        return latest.envelope(NO_FACTS if latest.facts is None else msgspec.Raw(_encode(latest.facts)))
+    except (OverflowError, ValueError, TypeError) as error:
+        reason = f"what was read cannot be sent: {type(error).__name__}: {str(error)!a}"
+        failed = msgspec.structs.replace(latest, status="failed", reason=reason, gaps={}, facts=None)
+        return failed.envelope(NO_FACTS)
 
 
 def _same_but_interval(one: Any, other: Any) -> bool:

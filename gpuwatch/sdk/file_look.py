@@ -20,6 +20,7 @@ if stat.S_ISREG(is_what.st_mode) and is_what.st_blocks:
     os.write(1, os.read(os.open(f"/proc/self/fd/{held}", os.O_RDONLY), int(sys.argv[2])))
 """
 MOST_BYTES_A_FILE = 256
+MOST_NUMBER = 1 << 62  # in words of four bytes still a number that can travel
 MOST_FILES = 2_000  # of one errand: their names must fit into one command line
 
 
@@ -39,9 +40,11 @@ class Look(msgspec.Struct, frozen=True):
             return None
 
     def number(self, path: str) -> int | None:
-        """A decimal number that is not negative. None for anything else, such as `N/A (no PMA)`."""
+        """A decimal number that is not negative. None for anything else, such as `N/A (no PMA)`, and for what counts
+        nothing: a card that is dead says 2^64 - 1."""
         text = self.text(path)
-        return int(text) if text is not None and text.isdecimal() and len(text) <= 20 else None
+        number = int(text) if text is not None and text.isdecimal() and len(text) <= 20 else MOST_NUMBER
+        return number if number < MOST_NUMBER else None
 
 
 def look(

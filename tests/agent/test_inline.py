@@ -247,7 +247,7 @@ def test_many_events_take_several_reports() -> None:
 def test_events_without_a_descriptor_are_looked_for() -> None:
     bench = Bench(KernelLogFacts)
     bench.read(log())
-    assert bench.source.wake_ns() == bench.clock.ns + NS // 20  # the rest after a reading
+    assert bench.source.wake_ns() == bench.clock.ns + 5 * NS  # and not before: there is nothing to select on
     bench.clock.ns += NS
     assert bench.source.wake_ns() == bench.clock.ns + 4 * NS
     bench.reader.answers = [log(1)]
@@ -263,9 +263,8 @@ def test_a_descriptor_asks_by_itself_and_once_more_for_what_was_half_told() -> N
     bench = Bench(KernelLogFacts)
     bench.reader.file = 7
     bench.read(log())
-    assert bench.source.fileno() == -1  # it rests a moment, so that a storm is read in lumps
+    assert bench.source.fileno() == 7  # no event asked for this reading: the first one is heard at once
     bench.clock.ns += NS
-    assert bench.source.fileno() == 7
     bench.reader.answers = [log(1), log(2)]
     bench.answered.clear()
     bench.source.readable(bench.clock.now())
@@ -400,3 +399,35 @@ def test_a_reading_may_ask_for_other_sources(bench: Bench) -> None:
     bench.source.on_ask = asked.append
     bench.read(Reading(HostFacts(), ask=("nvml",)), Reading(HostFacts()))
     assert asked == [("nvml",)]
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        Reading(HostFacts(memory_used_bytes=1 << 64)),
+        Reading(HostFacts(kernel_release="\udcff")),
+        Reading(HostFacts(), gaps={"disks": "\udcff is not there"}),
+        ProbeError("\udcff cannot be read"),
+    ],
+    ids=["65-bits", "half-a-letter", "half-a-letter-in-a-gap", "half-a-letter-in-a-reason"],
+)
+def test_what_cannot_be_sent_fails_its_source_and_not_the_agent(reading: Any) -> None:
+    bench = Bench()
+    bench.read(reading)
+    envelope, _ = bench.source.take() or (None, False)
+    assert envelope is not None
+    assert (envelope.status, envelope.gaps) == ("failed", {})
+    assert "cannot be sent" in (envelope.reason or "")
+    msgspec.msgpack.encode(envelope)
+
+
+def test_events_that_cannot_be_sent_fail_their_source_and_not_the_agent() -> None:
+    bench = Bench(KernelLogFacts)
+    event = KernelEvent(
+        id="b/1", at_unix_ns=1 << 70, kind="xid", text="x", severity="warning", action="none", drain="no"
+    )
+    bench.read(Reading(KernelLogFacts(True, (event,))))
+    envelope, _ = bench.source.take() or (None, False)
+    assert envelope is not None
+    assert envelope.status == "failed"
+    assert not bench.source.has_more()

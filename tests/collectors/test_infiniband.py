@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -108,6 +109,13 @@ def test_a_good_port(tree: Tree) -> None:
         counters={"link_downed": 0, "symbol_error": 0, "port_xmit_data": 400, "out_of_sequence": 3},
     )
     assert (reading.gaps, reading.abandoned_count) == ({}, 0)
+
+
+def test_a_dead_card_whose_counters_are_all_ones_can_be_told(tree: Tree) -> None:
+    tree.port("mlx5_0", counters__port_xmit_data=str(2**64 - 1), counters__symbol_error=str(2**62 - 1))
+    port = one(tree.reader())
+    assert "port_xmit_data" not in port.counters
+    msgspec.msgpack.encode(port)
 
 
 def test_a_node_without_any_is_unsupported(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuwatch.sdk.errand import Errands
-from gpuwatch.sdk.file_look import look
+from gpuwatch.sdk.file_look import Look, look
 
 
 @pytest.fixture
@@ -31,6 +31,15 @@ def test_what_is_there_and_what_is_not(errands: Errands, tmp_path: Path) -> None
     assert seen.text(paths["state"]) == "4: ACTIVE"
     assert [seen.number(paths[name]) for name in ("number", "pma", "empty", "bytes", "gone")] == [7, *[None] * 4]
     assert (found["none"].contents, found["none"].errors, found["none"].hung) == ({}, {}, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("0", 0), (str(2**62 - 1), 2**62 - 1), (str(2**64 - 1), None), ("9" * 20, None), ("9" * 21, None), ("-1", None)],
+)
+def test_a_number_can_travel_or_is_none(text: str, number: int | None) -> None:
+    """All ones is what a dead card says of each of its counters."""
+    assert Look({"/a": text.encode()}, {}).number("/a") == number
 
 
 def test_files_of_the_kernel_that_refuse_or_vanish(errands: Errands) -> None:
