@@ -117,7 +117,9 @@ def gpu_faults(site: Site, chance: random.Random) -> dict[str, Callable[[], Faul
         return Fault("row_remap_failed", inject, seen, heal, ("row_remap_failed",), UUID.format(index), well)
 
     def one_hangs() -> Fault:
-        function = chance.choice(("nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates"))
+        function = chance.choice(
+            ("nvmlDeviceGetFieldValues", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetClockInfo")
+        )
         return hangs("nvml_hung_one_gpu", function, index=chance.randrange(8))
 
     return {
