@@ -25,6 +25,7 @@ KINDS = {"0x005e": ("v4", 1), "0x0063": ("v5e", 1), "0x0062": ("v5p", 1), "0x006
 V2_OR_V3 = "0x0027"
 """PCI device -> its name, and devices a chip."""
 METHOD = "/tpu.monitoring.runtime.RuntimeMetricService/GetRuntimeMetric"
+MOST_DEVICES = 64  # of one machine; whoever listens on that port may name as many as it likes
 USED, TOTAL, DUTY = (
     "tpu.runtime.hbm.memory.usage.bytes",
     "tpu.runtime.hbm.memory.total.bytes",
@@ -132,6 +133,8 @@ def _gauges(answer: bytes) -> dict[int, float]:
         index = indices[0] if indices and isinstance(indices[0], int) else 0  # a zero is not written
         for gauge in inner(metric, 3):
             double, whole = last(gauge, 1), last(gauge, 2)
+            if not 0 <= index < MOST_DEVICES:
+                continue
             if isinstance(double, int):
                 found[index] = as_double(double)
             else:

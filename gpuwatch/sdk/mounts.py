@@ -40,8 +40,10 @@ class Mount:
 
     @property
     def served(self) -> bool:
-        """Somebody else answers for it, and may not."""
-        return self.kind in SERVED or (self.kind.startswith("fuse.") and self.kind not in OWN_FUSE)
+        """Somebody else answers for it, and may not. What a user mounts for himself (fuse(8): `user_id`) is his own
+        affair: his program may stand still as it likes, and no node is sick of that."""
+        fuse = self.kind.startswith("fuse.") and self.kind not in OWN_FUSE
+        return self.kind in SERVED or (fuse and _owner(self.super_options) in ("", "0"))
 
     @property
     def local(self) -> bool:
@@ -85,6 +87,10 @@ def read(proc_root: str) -> list[Mount]:
         return [replace(mount, options=mount.super_options & {"ro", "rw"}) for mount in own]
     seen = {mount.place: mount.device_number for mount in own}
     return [replace(mount, hidden=seen.get(mount.place) != mount.device_number) for mount in nodes]
+
+
+def _owner(options: frozenset[str]) -> str:
+    return next((word.removeprefix("user_id=") for word in options if word.startswith("user_id=")), "")
 
 
 def _text(path: str) -> str:

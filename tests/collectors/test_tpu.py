@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -146,3 +147,14 @@ def test_what_is_written_is_read(text: str, number: float) -> None:
     assert list(inner(text_field(1, text), 1)) == [text.encode()]
     (bits,) = struct.unpack("<Q", struct.pack("<d", number))
     assert as_double(bits) == number
+
+
+def test_whoever_listens_there_names_no_more_devices_than_a_machine_has(runtime: Runtime, tmp_path: Path) -> None:
+    indices = [*range(5_000), (1 << 64) - 1]
+    runtime.answers = {name: response(name, dict.fromkeys(indices, 5)) for name in (TOTAL, USED)}
+    folder = chips(tmp_path, 4, "0x0062")
+    reader: Any = COLLECTOR.open(Settings(address=f"127.0.0.1:{runtime.port}", pci_devices=folder))
+    facts = reader.read().facts
+    reader.close()
+    assert len(facts.devices) == 64
+    msgspec.msgpack.encode(facts)

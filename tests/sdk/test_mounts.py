@@ -30,6 +30,8 @@ LINES = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
 51 27 0:50 /me /home/me rw - nfs4 nfs1:/home rw
 52 27 0:52 / /lustre rw - lustre 10.0.0.1@o2ib:/fs rw
 53 27 0:53 / /s3 rw - fuse.s3fs s3fs rw
+61 27 0:61 / /blobs rw - fuse.blobfuse2 blobfuse2 rw,user_id=0,group_id=0,allow_other
+62 50 0:62 / /home/me/x rw - fuse.sshfs me@box: rw,user_id=1000,group_id=1000,allow_other
 54 27 0:54 / /run/lxcfs rw - fuse.lxcfs lxcfs rw
 55 27 0:55 / /auto rw - autofs systemd-1 rw
 56 27 0:56 / /dev/shm rw - tmpfs tmpfs rw
@@ -47,7 +49,13 @@ def test_which_are_local_and_which_are_served() -> None:
     found = by_place()
     local = {"/", "/srv data", "/scratch", "/mnt", "/image", "/dev/shm"}
     assert {place for place, mount in found.items() if mount.local} == local
-    assert {place for place, mount in found.items() if mount.served} == {"/home", "/home/me", "/lustre", "/s3"}
+    assert {place for place, mount in found.items() if mount.served} == {
+        "/home",
+        "/home/me",
+        "/lustre",
+        "/s3",
+        "/blobs",
+    }
     assert found["/home"].source == "nfs2:/newer"  # what was mounted over it is what is seen
 
 
