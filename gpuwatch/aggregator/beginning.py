@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import stat
+from datetime import date
 from pathlib import Path
 
 from gpuwatch.aggregator.fleet import Fleet
@@ -47,13 +48,22 @@ def restored_fleet(settings: Settings, store: Store, now: Moment) -> Fleet:
 
 
 def price_book(settings: Settings) -> PriceBook:
-    """The bundled list prices, and the pools' own before them. Raises `PriceError`."""
+    """The bundled list prices, and the pools' own before them. Raises `PriceError`.
+
+    A pool whose `sku` has no price there is said, not refused: mostly a slip of the pen, and its dollars are unknown.
+    """
     own = {
         name: PriceOverride(usd_per_hour=pool.usd_per_hour, source=f"settings: pools.{name}.usd_per_hour")
         for name, pool in settings.pools.items()
         if pool.usd_per_hour is not None
     }
-    return PriceBook.bundled(PriceSettings(pools=own))
+    book = PriceBook.bundled(PriceSettings(pools=own))
+    for name, pool in settings.pools.items():
+        terms = (pool.provider, pool.region, pool.sku, pool.price_kind)
+        if pool.sku and book.price_on(*terms, date.max, pool=name) is None:
+            words = "pools.%s: no price of %s is known, so its dollars are unknown: check them, or set usd_per_hour"
+            LOG.warning(words, name, " ".join(term for term in terms if term))
+    return book
 
 
 def read_secret(path: Path, key: str) -> bytes:

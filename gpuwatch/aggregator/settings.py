@@ -149,6 +149,9 @@ def load(path: Path) -> Settings:
     server = _resolve(file.server, path.parent)
     if (server.tls_cert_file is None) != (server.tls_key_file is None):
         faults.append(Fault(str(path), "server.tls_key_file", "a key and its certificate", "only one of them"))
+    host, _, port = server.listen.rpartition(":")
+    if not (host.strip("[]") and port.isdigit() and int(port) < 65_536):
+        faults.append(Fault(str(path), "server.listen", "address:port such as 127.0.0.1:9190", repr(server.listen)))
     faults += alert_settings.faults_of(file.alertmanager, str(path))
     config.refuse(faults)
     return Settings(

@@ -36,7 +36,7 @@ class Refused(SchedulerError):
     """The command ran and said no. `said`: its own words."""
 
     def __init__(self, what: str, *, said: str, retry: bool, next_step: str) -> None:
-        super().__init__(what, retry=retry, why=said, next_step=next_step)
+        super().__init__(what, retry=retry, why="" if said in what else said, next_step=next_step)
         self.said = said
 
 

@@ -1,4 +1,4 @@
-"""Secrets: what is refused, and what is said."""
+"""Secrets and prices: what is refused, and what is said."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.aggregator.beginning import read_secret
+from gpuwatch.aggregator import settings
+from gpuwatch.aggregator.beginning import price_book, read_secret
 from gpuwatch.errors import ConfigError
 
 
@@ -30,3 +31,22 @@ def test_a_secret_that_can_be_guessed_or_is_not_there_is_refused(tmp_path: Path)
     for name, words in (("short", "too short"), ("absent", "cannot be read")):
         with pytest.raises(ConfigError, match=words):
             read_secret(tmp_path / name, "server.secret_file")
+
+
+@pytest.mark.parametrize(("sku", "told"), [("Standard_ND96isr_H100_v5", 0), ("ND96isr_H100_v6", 1), ("", 0)])
+def test_a_machine_type_without_a_price_is_said_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, sku: str, told: int
+) -> None:
+    file = tmp_path / "aggregator.toml"
+    file.write_text(
+        f'[server]\nsecret_file = "secret"\n[pools.p]\nprovider = "azure"\nregion = "eastus"\nsku = "{sku}"\n'
+    )
+    price_book(settings.load(file))
+    assert (
+        [record.getMessage() for record in caplog.records].count(
+            "pools.p: no price of azure eastus ND96isr_H100_v6 ondemand is known, so its dollars are unknown: "
+            "check them, or set usd_per_hour"
+        )
+        == len(caplog.records)
+        == told
+    )

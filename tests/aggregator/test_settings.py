@@ -117,6 +117,12 @@ def test_five_faults_are_reported_at_once_with_the_nearest_key(tmp_path: Path) -
             "rack2: expected slots of pools.h100, got gpu05 and 15 more",
             id="domain-of-strangers",
         ),
+        pytest.param(
+            "[server]", '[server]\nlisten = "127.0.0.1"', "server.listen: expected address:port", id="no-port"
+        ),
+        pytest.param(
+            "[server]", '[server]\nlisten = "a:99999"', "server.listen: expected address:port", id="wild-port"
+        ),
         pytest.param("interval_s = 1", "interval_s = 0", "cloud.interval_s: expected a number > 0", id="no-interval"),
         pytest.param("interval_s = 1", "intervall = 1", "did you mean `cloud.interval_s`?", id="unknown-hand-key"),
         pytest.param('kind = "local"\ninterval_s = 1', "", "cloud.kind: expected one of", id="no-kind"),
