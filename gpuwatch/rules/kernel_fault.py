@@ -1,4 +1,4 @@
-"""The kernel log tells of a fault that is no Xid: a switch, a network card, a disk, memory, the bus, the kernel itself.
+"""A fault of switch, network card, disk, memory, bus or kernel in the kernel log; or that log cannot be read.
 
 How bad each is stands in the fault catalogue, with its source, and an event brings it along; what is judged here is
 what an event means for the node. Counted are events of this boot, after the last repair, not expired.
