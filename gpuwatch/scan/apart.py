@@ -31,8 +31,16 @@ def apart(work: Callable[[], bytes], deadline_s: float) -> bytes | None:
         raise
     finally:
         os.close(ours)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)  # never waited for: init takes what is left behind
+        _bury(pid)
+
+
+def _bury(pid: int) -> None:
+    """One that has ended is taken from the table; one that is stuck is left to init."""
+    with contextlib.suppress(ChildProcessError):
+        for _ in range(40):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                return
+            time.sleep(0.005)
 
 
 def _child(work: Callable[[], bytes], ours: int, its: int) -> None:

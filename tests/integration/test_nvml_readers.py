@@ -94,7 +94,7 @@ def test_the_agent_and_nvitop_say_the_same(tmp_path: Path, library: tuple[State,
             field__4=index % 3,
             name=f"NVIDIA H100 number {index}",
         )
-    state.gpu(5, **{"refuse:nvmlDeviceGetPowerUsage": 3, "refuse:nvmlDeviceGetUtilizationRates": 3})
+    state.gpu(5, **{"refuse:nvmlDeviceGetUtilizationRates": 3})
     state.gpu(2, pids=f"{os.getpid()},{os.getppid()}")
     aggregator = Aggregator()
     node = Node(tmp_path / "node", aggregator.url, simulated=False, **environment)

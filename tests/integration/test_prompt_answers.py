@@ -89,7 +89,7 @@ def test_pipelined_requests_are_answered_in_their_order(sock: socket.socket) -> 
 def test_a_report_that_comes_byte_by_byte_is_taken(sock: socket.socket) -> None:
     for byte in post(body(1)):
         sock.sendall(bytes([byte]))
-    assert answers(sock, 1)[0] == (200, b'{"ok":true,"repeated":false,"error":"","next_step":""}')
+    assert answers(sock, 1)[0] == (200, b'{"ok":true,"repeated":false,"error":"","next_step":"","order":""}')
 
 
 @pytest.mark.parametrize("headers", [b"Connection: close\r\n", b"Expect: 100-continue\r\n"])

@@ -27,7 +27,14 @@ def until(true: Callable[[], bool], what: str, seconds: float = 10.0) -> None:
         time.sleep(0.005)
 
 
+OTHERS: set[int] = set()  # children that tests before this one have left
+
+
 def children() -> list[int]:
+    return [pid for pid in all_children() if pid not in OTHERS]
+
+
+def all_children() -> list[int]:
     found: list[int] = []
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):
@@ -37,6 +44,8 @@ def children() -> list[int]:
 
 @pytest.fixture
 def errands(tmp_path: Path) -> Errands:
+    OTHERS.clear()
+    OTHERS.update(all_children())
     made = Errands("test")
     made.keep(tmp_path)
     return made
@@ -243,3 +252,24 @@ def test_of_one_source_only_so_many_are_left_behind(tmp_path: Path) -> None:
     (tmp_path / "errands-test.json").write_bytes(msgspec.json.encode(left))
     made.keep(tmp_path, ours=False)
     assert made.ask({"another": ["echo"]})["another"].reason == "not asked: 16 others have not come back"
+
+
+def test_each_who_looks_once_leaves_no_other_one_behind(tmp_path: Path) -> None:
+    me = os.getpid()
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    stuck = Abandoned(
+        subject="all", pid=me, start_ticks=processes.start_ticks(me) or 0, boot_id=boot_id, since_unix_ns=1
+    )
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    (tmp_path / "errands-scan-test.new").symlink_to(victim)
+    first = Errands("test")
+    first.keep(tmp_path, ours=False)
+    first._abandoned["all"] = stuck
+    first._remember({})
+    assert victim.read_text() == "kept"
+    for ours in (False, True):
+        other = Errands("test")
+        other.keep(tmp_path, ours=ours)
+        assert other.ask({"all": ["echo"]})["all"].status == "stuck"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["errands-scan-test.json", "victim"]
