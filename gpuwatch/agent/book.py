@@ -43,7 +43,9 @@ class Book:
         """Keep it. A disk that is full or read-only costs this memory, never the agent."""
         new = self._path.with_suffix(".new")
         try:
-            new.write_bytes(msgspec.json.encode(record))
+            new.unlink(missing_ok=True)
+            with new.open("xb") as file:  # root may look once in an agent's folder: no link there is followed
+                file.write(msgspec.json.encode(record))
             new.replace(self._path)
         except OSError as error:
             if not self._complained:

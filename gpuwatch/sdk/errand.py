@@ -76,13 +76,15 @@ class Errands:
         self._written: bytes = b""
 
     def keep(self, folder: Path, *, ours: bool = True) -> None:
-        """Where the abandoned are remembered. Not `ours`: another agent's folder, read and never written."""
-        file = folder / f"errands-{self._source}.json"
-        with contextlib.suppress(OSError, msgspec.DecodeError):
-            for left in msgspec.json.decode(file.read_bytes(), type=list[Abandoned]):
-                if left.boot_id == self._boot_id:
-                    self._abandoned.setdefault(left.subject, left)
-        self._file = file if ours else None
+        """Where the abandoned are remembered. Not `ours`: an agent's folder, whose file is read, and beside it is one
+        of all those who look once: each of them would leave another behind."""
+        agents, lookers = folder / f"errands-{self._source}.json", folder / f"errands-scan-{self._source}.json"
+        for file in (agents, lookers):
+            with contextlib.suppress(OSError, msgspec.DecodeError):
+                for left in msgspec.json.decode(file.read_bytes(), type=list[Abandoned]):
+                    if left.boot_id == self._boot_id:
+                        self._abandoned.setdefault(left.subject, left)
+        self._file = agents if ours else lookers
         self._forget_the_gone()
 
     @property
@@ -188,7 +190,9 @@ class Errands:
             if text == b"[]":
                 self._file.unlink(missing_ok=True)
             else:
-                new.write_bytes(text)
+                new.unlink(missing_ok=True)
+                with new.open("xb") as file:  # root may look once in an agent's folder: no link there is followed
+                    file.write(text)
                 new.replace(self._file)
             self._written = text
 

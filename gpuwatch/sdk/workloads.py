@@ -32,8 +32,10 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def place_of(cgroup: str) -> Place:
-    """From the text of /proc/PID/cgroup, all of its lines."""
+    """From the text of /proc/PID/cgroup, all of its lines. Below `user.slice` a user names the folders himself: what
+    stands there says nothing of a scheduler."""
     paths = [line.split(":", 2)[2] for line in cgroup.splitlines() if line.count(":") >= 2]
+    paths = [f"{path}/".partition("/user.slice/")[0].removesuffix("/") for path in paths]
     container = next((found[1] for path in paths for found in _CONTAINER.finditer(path)), None)
     for path in paths:
         slurm = _SLURM.search(path)

@@ -43,6 +43,9 @@ POD = "1f2e3d4c-5b6a-7988-9a0b-1c2d3e4f5061"
         ("garbage", Place()),
         ("0::/user.slice/job_12/step_0", Place()),  # anybody may name a folder so
         ("0::/user.slice/podcast", Place()),
+        ("0::/user.slice/user-1000.slice/user@1000.service/slurmstepd.scope/job_4711/step_0", Place()),
+        (f"0::/user.slice/user-1000.slice/user@1000.service/kubepods/pod{POD}/{BOX}", Place()),
+        ("0::/system.slice/slurmstepd.scope/job_5/step_0/user/task_0/user.slice", Place("slurm", "5", "0")),
     ],
 )
 def test_the_job_of_a_process(cgroup: str, place: Place) -> None:
