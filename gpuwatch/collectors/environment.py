@@ -51,6 +51,7 @@ class _Reader:
         self._errands = Errands("environment")
         self._latest: Callable[[str], Any] = lambda _: None
         self._programs: dict[tuple[int, int], dict[str, str]] = {}  # pid and start -> parts
+        self._tried: dict[int, int] = {}  # pid that could not be read yet -> how often
         self._since: dict[str, tuple[str, int]] = {}  # part -> value, since
         self._file: Path | None = None
 
@@ -116,7 +117,11 @@ class _Reader:
     def _of_processes(self, gaps: dict[str, str]) -> tuple[Program, ...]:
         ids = {pid: ticks for pid in self._pids() if (ticks := start_ticks(pid)) is not None}
         settled = {pid: ticks for pid, ticks in ids.items() if _age_s(ticks) >= self._settings.settle_s}
-        fresh = [pid for pid, ticks in settled.items() if (pid, ticks) not in self._programs][:MOST_NEW]
+        fresh = [pid for pid, ticks in settled.items() if (pid, ticks) not in self._programs]
+        self._tried = {pid: self._tried.get(pid, 0) for pid in fresh}
+        fresh = sorted(fresh, key=lambda pid: self._tried[pid])[:MOST_NEW]  # who cannot be read keeps nobody waiting
+        for pid in fresh:
+            self._tried[pid] += 1
         for pid, parts in self._look_at(fresh, gaps).items():
             self._programs[pid, ids[pid]] = parts
         self._programs = {key: parts for key, parts in self._programs.items() if ids.get(key[0]) == key[1]}

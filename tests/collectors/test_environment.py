@@ -177,6 +177,19 @@ def test_the_image_of_a_container(node: Node) -> None:
     assert parts["image"] == "train.sif 00010203-0405-0607-0809-0a0b0c0d0e0f"
 
 
+def test_processes_that_cannot_be_read_keep_nobody_waiting(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuwatch.collectors.environment.MOST_NEW", 2)
+    bad = [node.training() for _ in range(3)]
+    good = node.training(node.packages(torch="2.4.1"))
+    for pid in bad:
+        entry = node.root / "proc" / str(pid)
+        entry.unlink()
+        entry.mkdir()
+    reader = node.reader(*bad, good)
+    found = [reader.read().facts.programs for _ in range(2)]
+    assert [program.pids for program in found[-1]] == [(good,)]
+
+
 @pytest.mark.parametrize("named", ["pipe", "/dev/zero", "/proc/version", "/sys/kernel/uevent_seqnum", "folder", "gone"])
 def test_what_a_process_calls_its_image_and_is_no_file_is_not_opened(named: str, node: Node, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
