@@ -24,6 +24,8 @@ def read(block: str, key: str, value: str, before: Mapping[str, str], pci: str |
         return named("err_field", line, pci=pci, subject=subject, details=details)
     if key == "SRAM Threshold Exceeded" and value == "Yes":
         return named("ecc_threshold", line, pci=pci, subject=subject)
+    if block == "Volatile" and "Uncorrectable" in key and value.isdecimal() and int(value[:9]):
+        return uncorrected(line, pci, value, key)
     if key == "Reset Required" and value == "Yes":
         return named("gpu_reset_required", line, pci=pci, subject=subject)
     if key in SLOW and value == "Active":
@@ -35,6 +37,12 @@ def read(block: str, key: str, value: str, before: Mapping[str, str], pci: str |
     if block == "Link Width" and key == "Current":
         return _width(value, before.get("Max", ""), pci, line)
     return _fabric(key, value, before, pci, line) if block == "Fabric" else None
+
+
+def uncorrected(line: str, pci: str | None, count: str, field: str = "") -> Event:
+    """Memory errors since the driver was loaded. When they were is not said, so they drain nobody by themselves."""
+    details = {"field": field or None, "errors": int(count[:9])}
+    return named("ecc_uncorrected", line, pci=pci, subject=f"{pci or ''} {field}".strip(), details=details)
 
 
 def _remapped(key: str, value: str, before: Mapping[str, str], pci: str | None, line: str) -> Event | None:

@@ -29,6 +29,7 @@ _LOST = re.compile(
 _LIBRARY = re.compile(r"NVML library version: (?P<version>\d[\d.]*)")
 _SECTION = re.compile(r"GPU (?P<pci>[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s*$")
 _TABLE = re.compile(r"\|\s+(?P<index>\d{1,3})\s.*?\|\s*(?P<pci>[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s")
+_ECC = re.compile(r"\|\s*(?P<count>[1-9]\d*) \|\s*$")  # "Volatile Uncorr. ECC", the last cell of a GPU's first row
 _FIELD = re.compile(r"(?P<indent>\s+)(?P<key>[A-Z][\w /()-]*?)\s*(?::\s*(?P<value>.*?))?\s*$")
 _RULE = re.compile(r"[|+][-=+]+[|+]")
 
@@ -93,11 +94,17 @@ class SmiText:
             self._gpu = (int(first["index"]), pci_address(first["pci"]) or "")
         elif _RULE.match(line):
             self._gpu = None
+        ecc = _ECC.search(line) if first is not None else None
+        events = (
+            []
+            if ecc is None or self._gpu is None
+            else [smi_query.uncorrected(line.strip("| "), self._gpu[1], ecc["count"])]
+        )
         if "ERR!" not in line or self._gpu is None:
-            return []
+            return events
         index, pci = self._gpu
         details: dict[str, Detail | None] = {"index": index, "confirm": "NVML recovery action"}
-        return [named("err_field", line.strip("| "), pci=pci, subject=pci, details=details)]
+        return [*events, named("err_field", line.strip("| "), pci=pci, subject=pci, details=details)]
 
     def _field(self, line: str) -> list[Event]:
         found = _FIELD.match(line)

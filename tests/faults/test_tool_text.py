@@ -51,6 +51,12 @@ LINES = [
         "| N/A   34C    P0   ERR! / 300W |      0MiB / 32510MiB |    ERR!      Default |",
     ),
     (
+        "event=ecc_uncorrected; pci=0000:43:00; errors=2; severity=warn; action=none; drain=no",
+        "|   1  NVIDIA H100 80GB HBM3          On  |   00000000:43:00.0 Off |                    2 |\n"
+        "| N/A   88C    P0            650W /  700W |   71000MiB /  81559MiB |    100%      Default |",
+    ),
+    ("", "|   1  NVIDIA GeForce RTX 4090        On  |   00000000:43:00.0 Off |                  Off |"),
+    (
         "event=err_field; index=0; pci=0000:05:00; drain=yes",
         "|   0  ERR!                Off  | 00000000:05:00.0 Off |                 ERR! |\n"
         "|ERR!  ERR! ERR!    ERR! / ERR! |  ERR!               |    ERR!      ERR!    |",
@@ -176,6 +182,13 @@ LINES = [
         "GPU 00000000:4F:00.0\n    ECC Errors\n        Aggregate\n            SRAM Threshold Exceeded       : Yes",
     ),
     ("", "    ECC Errors\n        Aggregate\n            SRAM Threshold Exceeded       : No"),
+    (
+        "event=ecc_uncorrected; pci=0000:4f:00; errors=3; field=SRAM Uncorrectable SEC-DED; drain=no",
+        "GPU 00000000:4F:00.0\n    ECC Errors\n        Volatile\n            SRAM Uncorrectable SEC-DED    : 3",
+    ),
+    ("", "    ECC Errors\n        Volatile\n            DRAM Correctable              : 7"),
+    ("", "    ECC Errors\n        Aggregate\n            DRAM Uncorrectable            : 7"),
+    ("", "    ECC Errors\n        Volatile\n            DRAM Uncorrectable            : N/A"),
     (
         "event=pcie_width; pci=0000:4f:00; now=x8; max=x16; severity=degraded; action=contact_support; drain=after_count",
         "GPU 00000000:4F:00.0\n        GPU Link Info\n            Link Width\n                Max                       : 16x\n"
