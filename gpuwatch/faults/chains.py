@@ -83,7 +83,9 @@ class Chains:
         if before is not None and event.subject == before.root and not apart(before.record, record, CHAIN_S):
             before.record = record
             if "via" in before.event.details and "via" not in event.details:
-                return msgspec.structs.replace(event, pci=before.event.pci, details=before.event.details)
+                return msgspec.structs.replace(
+                    event, pci=before.event.pci, details=event.details | before.event.details
+                )
             return event
         self._error = _Error(event, event.subject, record)
         return event

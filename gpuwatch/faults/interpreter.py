@@ -61,7 +61,7 @@ class Interpreter:
                 event = grammar.read(message)
                 if event is not None:
                     return self._chains.join(event, record)
-        victim = pcie.victim(message) if "no error_detected" in message else None
+        victim = pcie.victim(message)
         return self._chains.no_recovery(*victim, record) if victim is not None else []
 
     def flush(self) -> list[Event]:

@@ -12,18 +12,27 @@ from gpuwatch.faults.event import Event
 from gpuwatch.faults.named import ADDRESS, address_of, function_address, named
 
 HEADS = ("pcieport ", "dpc 0")
-WORDS = ("AER: ", "PCIe ", "inaccessible", "; giving up")
+WORDS = ("AER: ", "PCIe ", "inaccessible", "; giving up", "no AER-aware driver")
 PORT = "pcieport"
 
 _HEAD = rf"(?P<driver>[\w-]+) (?P<pci>{ADDRESS})(?: [\w.-]+)?: "
-_BUS_ERROR = re.compile(rf"{_HEAD}\s*(?:AER: )?PCIe Bus Error: severity=(?P<severity>[^,]+),")
+_BUS_ERROR = re.compile(
+    rf"(?:(?:(?P<driver>[\w-]+) )?(?P<pci>{ADDRESS})(?: [\w.-]+)?: )?\s*(?:AER: )?"
+    r"PCIe Bus Error: severity=(?P<severity>[^,]+),"
+)
 _RECEIVED = re.compile(
     rf"{_HEAD}AER: (?:Multiple )?(?P<severity>(?:Un)?[Cc]orrect(?:ed|able)(?: \((?:Non-)?Fatal\))?) error "
-    rf"(?:message )?received(?:: | from )(?P<source>{ADDRESS})?"
+    rf"(?:message )?received(?:(?:: | from )(?P<source>{ADDRESS}))?"
 )
-_NO_RECOVERY = re.compile(rf"{_HEAD}(?:AER: )?can't recover \(no error_detected callback\)")
+_NO_RECOVERY = re.compile(
+    rf"{_HEAD}(?:AER: )?(?:can't recover \(no error_detected callback\)|device has no AER-aware driver)"
+)
 _RECOVERY = re.compile(rf"{_HEAD}(?:AER: )?device recovery (?P<how>failed|successful)")
-_CONTAINED = re.compile(rf"(?P<driver>{PORT}|dpc) (?P<pci>{ADDRESS})(?::pcie\d+)?: DPC:? containment event, status:")
+_CONTAINED = re.compile(
+    rf"(?P<driver>{PORT}|dpc) (?P<pci>{ADDRESS})(?::pcie\d+)?: DPC:? containment event, "
+    rf"status:0x(?P<status>[0-9a-f]{{1,8}})"
+    rf"(?: source:0x(?P<id>[0-9a-f]{{4}})|, ERR_(?:NON)?FATAL received from (?P<source>{ADDRESS}))?"
+)
 _BANDWIDTH = re.compile(
     rf"{_HEAD}[\d.]+ Gb/s available PCIe bandwidth, limited by (?P<speed>[\d.]+) GT/s PCIe x(?P<now>\d+) link at "
     rf"(?P<at>{ADDRESS}) \(capable of [\d.]+ Gb/s with (?P<best>[\d.]+) GT/s PCIe x(?P<max>\d+) link\)"
@@ -48,6 +57,9 @@ def read(message: str) -> Event | None:
         return _error(message, found["severity"], None, found["source"], port)
     found = _CONTAINED.match(message)
     if found is not None:
+        port, source = function_address(found["pci"]), found["source"] or _sender(found)
+        if source is not None:
+            return _error(message, "Uncorrected (Fatal)", None, source, port)
         return _error(message, "Uncorrected (Fatal)", found["driver"], found["pci"], None)
     found = _RECOVERY.match(message)
     if found is not None and found["how"] == "successful":
@@ -69,7 +81,16 @@ def victim(message: str) -> tuple[str, str] | None:
     return (found["driver"], pci) if found is not None and pci is not None else None
 
 
-def _error(text: str, severity: str, driver: str | None, address: str, via: str | None) -> Event:
+def _sender(contained: re.Match[str]) -> str | None:
+    """The device whose message made the port contain it, where the port says so: bits 1 and 2 of its status."""
+    if contained["id"] is None or int(contained["id"], 16) == 0 or int(contained["status"], 16) >> 1 & 3 not in (1, 2):
+        return None
+    number = int(contained["id"], 16)
+    domain = contained["pci"].rpartition(":")[0].rpartition(":")[0] or "0000"
+    return f"{domain}:{number >> 8:02x}:{number >> 3 & 31:02x}.{number & 7}"
+
+
+def _error(text: str, severity: str, driver: str | None, address: str | None, via: str | None) -> Event:
     word = severity.lower()
     if "(fatal)" in word:
         kind = "aer_fatal"
@@ -78,7 +99,7 @@ def _error(text: str, severity: str, driver: str | None, address: str, via: str 
     else:
         kind = "aer_corrected"
     pci = function_address(address)
-    return named(kind, text, pci=pci, subject=via or pci or "", details={"via": via, "device": driver})
+    return named(kind, text, pci=pci, subject=pci or "", details={"via": via, "device": driver})
 
 
 def _link(text: str, found: re.Match[str]) -> Event | None:

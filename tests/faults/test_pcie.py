@@ -74,6 +74,60 @@ LINES = [
         f"event=pci_inaccessible; pci=0000:05:00; {DEAD}",
         "nvidia 0000:05:00.0: can't change power state from D3cold to D0 (config space inaccessible)",
     ),
+    (  # the port tells of it first, then the device: one error
+        f"event=aer_corrected; pci=0000:01:00.0; via=0000:00:01.0; device=nvidia; {GOOD}",
+        "pcieport 0000:00:01.0: AER: Corrected error received: 0000:01:00.0\n"
+        "nvidia 0000:01:00.0: PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Transmitter ID)\n"
+        "nvidia 0000:01:00.0:   device [10de:2330] error status/mask=00001000/0000a000\n"
+        "nvidia 0000:01:00.0:    [12] Timeout",
+    ),
+    (
+        f"event=aer_nonfatal; pci=0000:01:00.0; via=0000:00:01.0; device=nvidia; {SOME}",
+        "pcieport 0000:00:01.0: AER: Uncorrected (Non-Fatal) error received: 0000:01:00.0\n"
+        "nvidia 0000:01:00.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer, (Requester ID)",
+    ),
+    (  # two devices behind one port: two errors
+        f"event=aer_fatal; pci=0000:01:00.0; via=0000:00:01.0; {DEAD} || "
+        f"event=aer_fatal; pci=0000:02:00.0; via=0000:00:01.0; {DEAD}",
+        "pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error received: 0000:01:00.0\n"
+        "pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error received: 0000:02:00.0",
+    ),
+    (  # as kernels before 4.20 said it (wilicc/gpu-burn#1)
+        f"event=aer_fatal; pci=0000:02:00.0; via=0000:00:02.0; device=nvidia; {DEAD}",
+        "pcieport 0000:00:02.0: AER: Uncorrected (Fatal) error received: id=0010\n"
+        "pcieport 0000:00:02.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, id=0010(Receiver ID)\n"
+        "pcieport 0000:00:02.0:    [ 5] Surprise Down Error    (First)\n"
+        "pcieport 0000:00:02.0: broadcast error_detected message\n"
+        "nvidia 0000:02:00.0: device has no AER-aware driver",
+    ),
+    (
+        f"event=aer_fatal; pci=0000:01:00.0; device=nvidia; {DEAD}",
+        "nvidia 0000:01:00.0: AER: can't recover (no error_detected callback)",
+    ),
+    (  # facebookresearch/gcm syslog checks
+        f"event=aer_nonfatal; pci=0000:00:02.0; {SOME}",
+        "pcieport 0000:00:02.0: AER: Uncorrectable (Non-Fatal) error received",
+    ),
+    (  # Documentation/PCI/pcieaer-howto.rst; NVIDIA/NVSentinel nic driver checks
+        f"event=aer_fatal; pci=0000:50:00.0; {DEAD}",
+        "0000:50:00.0: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer, (Requester ID)",
+    ),
+    (
+        f"event=aer_fatal; pci=-; {DEAD}",
+        "PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer, (Receiver ID)",
+    ),
+    (
+        f"event=aer_fatal; pci=0015:01:00.0; via=0015:00:00.0; {DEAD}",
+        "pcieport 0015:00:00.0: DPC: containment event, status:0x200d, ERR_FATAL received from 0015:01:00.0",
+    ),
+    (
+        f"event=aer_fatal; pci=0000:61:00.0; via=0000:60:01.0; {DEAD}",
+        "pcieport 0000:60:01.0: DPC: containment event, status:0x1f05 source:0x6100",
+    ),
+    (  # the port found it by itself: the number says nothing
+        f"event=aer_fatal; pci=0000:60:01.0; {DEAD}",
+        "pcieport 0000:60:01.0: DPC: containment event, status:0x1f01 source:0x6100",
+    ),
     ("", "pcieport 0000:00:1c.0: AER: enabled with IRQ 122"),
     ("", "pcieport 0000:00:1c.0: PME: Signaling with IRQ 122"),
     (
