@@ -55,18 +55,20 @@ def aggregator(config: Config = Path("/etc/gpuwatch/aggregator.toml")) -> None:
 @app.command()
 def decode(
     files: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            help="Logs to explain; `-` reads standard input; or a number or name: 79, sxid20034, nvme_lost."
+            help="Logs to explain; `-`, or nothing behind a pipe: standard input; or a number or name: 79, nvme_lost."
         ),
-    ],
+    ] = None,
     as_json: AsJson = False,
     summary: Annotated[bool, typer.Option("--summary", help="With --json: one last object, the decision.")] = False,
 ) -> None:
     """Explain a pasted log: each fault of GPUs and node, how bad, what to do. Looks a number up too: `decode 79`."""
     from gpuwatch.wiring import decode as wiring
 
-    raise typer.Exit(wiring.run(files, as_json=as_json, summary=summary))
+    if not files and sys.stdin.isatty():
+        raise UsageError("no log is named", next_step="name one, or pipe one in: dmesg | gpuwatch decode")
+    raise typer.Exit(wiring.run(files or ["-"], as_json=as_json, summary=summary))
 
 
 @app.command()

@@ -240,9 +240,10 @@ def test_what_was_heard_is_told_when_a_person_interrupts() -> None:
     assert "Xid 79" in page.getvalue()
 
 
-def test_the_command_itself() -> None:
+@pytest.mark.parametrize("names", [("-",), ()], ids=["a-dash", "a-pipe-alone"])
+def test_the_command_itself(names: tuple[str, ...]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "gpuwatch", "decode", "--json", "-"],
+        [sys.executable, "-m", "gpuwatch", "decode", "--json", *names],
         input=XID.encode(),
         capture_output=True,
         check=True,
