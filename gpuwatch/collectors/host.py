@@ -57,7 +57,9 @@ class _Reader:
         self._errands = Errands("host")
         self._probe = MountProbe(self._errands, settings.mount_deadline_s)
         self._clock = KernelClock(self._errands)
-        self._disk_reader = Disks(settings.fstab)
+        self._disk_reader = Disks(
+            settings.fstab, self._errands if settings.network_mounts else None, settings.mount_deadline_s
+        )
         self._disks: tuple[Disk, ...] = ()
         self._network: tuple[NetworkMount, ...] = ()
 

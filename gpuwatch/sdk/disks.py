@@ -8,8 +8,9 @@ from pathlib import Path
 import msgspec
 
 from gpuwatch.model.facts.host import Disk
+from gpuwatch.sdk.errand import Errands
 from gpuwatch.sdk.kernel_lines import this_boot_id
-from gpuwatch.sdk.mounts import Mount, disk, meant_writable, once
+from gpuwatch.sdk.mounts import Mount, Room, disk, meant_writable, once
 from gpuwatch.sdk.remembered import Remembered
 
 MOST_DISKS, MOST_REMEMBERED = 32, 1_000
@@ -27,8 +28,10 @@ class Writable(msgspec.Struct, kw_only=True):
 class Disks:
     """Remembers what could be written."""
 
-    def __init__(self, fstab: str) -> None:
-        self._fstab = fstab
+    def __init__(self, fstab: str, errands: Errands | None = None, deadline_s: float = 2.0) -> None:
+        """`errands`: by which disks are asked whose place lies in a mount that somebody else serves; None: they are not
+        asked."""
+        self._fstab, self._errands, self._deadline_s = fstab, errands, deadline_s
         self._writable = Remembered("host", Writable)
         self._state_device: int | None = None
 
@@ -48,16 +51,26 @@ class Disks:
         meant = meant_writable(self._read_fstab())
         by_place = {mount.place: mount for mount in local}
         found: list[Disk] = []
-        for mount in once(local)[:MOST_DISKS]:
+        shown = once(local)[:MOST_DISKS]
+        rooms = {mount.place: _room(mount) for mount in shown if not mount.hidden and not mount.beneath}
+        rooms |= self._asked([mount.place for mount in shown if not mount.hidden and mount.beneath])
+        for mount in shown:
             if not mount.read_only and mount.place not in was.places and len(was.places) < MOST_REMEMBERED:
                 was.places.append(mount.place)
             roles = [role for place, role in PLACES.items() if _lies_on(place, by_place) == mount.device_number]
             if self._state_device is not None and self._state_device == _number(mount.device_number):
                 roles.append("state")
             by = _read_only_by(mount, was.places, meant)
-            found.append(disk(mount, read_only_by=by, roles=tuple(roles)))
+            found.append(disk(mount, rooms.get(mount.place), read_only_by=by, roles=tuple(roles)))
         self._writable.save()
         return tuple(found)
+
+    def _asked(self, places: list[str]) -> dict[str, Room | None]:
+        if self._errands is None or not places:
+            return {}
+        wanted = {f"disk {place}": ["stat", "-f", "-c", "%b %f %a %c %d %S", "--", place] for place in places}
+        said = self._errands.ask(wanted, deadline_s=self._deadline_s)
+        return {place: _room_of(said[f"disk {place}"].out) for place in places}
 
     def _read_fstab(self) -> str:
         try:
@@ -65,6 +78,21 @@ class Disks:
                 return file.read(MOST_FSTAB_BYTES).decode("utf-8", "surrogateescape")
         except OSError:
             return ""
+
+
+def _room(mount: Mount) -> Room | None:
+    try:
+        says = os.statvfs(mount.place)
+    except (OSError, ValueError):
+        return None
+    return Room(says.f_blocks, says.f_bfree, says.f_bavail, says.f_files, says.f_ffree, says.f_frsize)
+
+
+def _room_of(said: bytes) -> Room | None:
+    words = said.split()
+    if len(words) != 6 or not all(word.isdigit() and len(word) < 20 for word in words):
+        return None
+    return Room(*map(int, words))
 
 
 def _read_only_by(mount: Mount, was_writable: list[str], meant: frozenset[str]) -> str:

@@ -6,11 +6,11 @@ its first process sees them, and what we do not see beside that is not asked.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from gpuwatch.model.facts.host import Disk
 
@@ -37,6 +37,7 @@ class Mount:
     options: frozenset[str]  # of this mount
     super_options: frozenset[str]  # of the file system behind it
     hidden: bool = False  # we see something else at this place: what is asked there says nothing of it
+    beneath: bool = False  # the way to it leads through what somebody else serves: whoever goes there may wait for ever
 
     @property
     def served(self) -> bool:
@@ -79,14 +80,28 @@ def read(proc_root: str) -> list[Mount]:
     """The node's mounts. Raises `OSError`. Where only our own can be read, their options are not the node's: what the
     file system behind says is taken for both."""
     own = parsed(_text(f"{proc_root}/self/mountinfo"))
+    doubtful = {mount.place for mount in own if mount.kind in SERVED or mount.kind.startswith("fuse.")}
+    own = [replace(mount, beneath=_leads_through(mount.place, doubtful)) for mount in own]
     try:
         nodes = parsed(_text(f"{proc_root}/1/mountinfo"))
     except OSError:
         nodes = []
     if not nodes:
         return [replace(mount, options=mount.super_options & {"ro", "rw"}) for mount in own]
-    seen = {mount.place: mount.device_number for mount in own}
-    return [replace(mount, hidden=seen.get(mount.place) != mount.device_number) for mount in nodes]
+    seen = {mount.place: mount for mount in own}
+    return [
+        replace(
+            mount,
+            hidden=mount.place not in seen or seen[mount.place].device_number != mount.device_number,
+            beneath=mount.place in seen and seen[mount.place].beneath,
+        )
+        for mount in nodes
+    ]
+
+
+def _leads_through(place: str, doubtful: set[str]) -> bool:
+    parts = place.split("/")
+    return any("/".join(parts[:end]) in doubtful for end in range(2, len(parts)))
 
 
 def _owner(options: frozenset[str]) -> str:
@@ -116,19 +131,26 @@ def meant_writable(fstab: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def disk(mount: Mount, *, read_only_by: str, roles: tuple[str, ...]) -> Disk:
-    """Its fill, as `df` counts: what root alone may use is not free. What cannot be asked is None."""
+class Room(NamedTuple):
+    """What statvfs(3) says, in blocks of `block_bytes`."""
+
+    blocks: int
+    free: int
+    available: int  # to others than root
+    files: int
+    files_free: int
+    block_bytes: int
+
+
+def disk(mount: Mount, room: Room | None, *, read_only_by: str, roles: tuple[str, ...]) -> Disk:
+    """Its fill, as `df` counts: what root alone may use is not free. What could not be asked is None."""
     used_ratio = inode_ratio = free_bytes = total_bytes = None
-    try:
-        says = None if mount.hidden else os.statvfs(mount.place)
-    except OSError:
-        says = None
-    if says is not None:
-        used = says.f_blocks - says.f_bfree
-        used_ratio = used / (used + says.f_bavail) if used + says.f_bavail > 0 else None
-        taken = says.f_files - says.f_ffree
-        inode_ratio = taken / says.f_files if says.f_files > 0 and taken >= 0 else None
-        free_bytes, total_bytes = says.f_bavail * says.f_frsize, says.f_blocks * says.f_frsize
+    if room is not None:
+        used = room.blocks - room.free
+        used_ratio = used / (used + room.available) if used + room.available > 0 else None
+        taken = room.files - room.files_free
+        inode_ratio = taken / room.files if room.files > 0 and taken >= 0 else None
+        free_bytes, total_bytes = room.available * room.block_bytes, room.blocks * room.block_bytes
     return Disk(
         mount=shown(mount.place),
         device=shown(mount.source),

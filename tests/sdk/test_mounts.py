@@ -217,3 +217,30 @@ def test_very_many_mounts_are_asked_in_turn(tmp_path: Path) -> None:
 def test_one_that_vanished_and_one_that_may_not_be_seen_have_answered(tmp_path: Path) -> None:
     (answer,) = MountProbe(Errands("test"), 3.0).ask([served(str(tmp_path / "gone"))])
     assert (answer.answer, answer.reason) == ("ok", "No such file or directory")
+
+
+def test_a_local_disk_within_what_a_server_serves_is_never_asked_by_ourselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/home/scratch, where the server of /home is dead: whoever goes there waits in the kernel, and cannot be ended."""
+    scratch = tmp_path / "home" / "scratch"
+    scratch.mkdir(parents=True)
+    served, disk = f"1 0 0:9 / {scratch.parent} rw - nfs4 server:/home rw", f"2 1 8:2 / {scratch} rw - xfs /dev/b rw"
+    lines = f"{served}\n{disk}\n3 0 8:3 / / rw - xfs /dev/c rw\n"
+    for process in ("self", "1"):
+        (tmp_path / process).mkdir()
+        (tmp_path / process / "mountinfo").write_text(lines)
+    local = [mount for mount in mounts.read(str(tmp_path)) if mount.local]
+    assert [(mount.place, mount.beneath) for mount in local] == [(str(scratch), True), ("/", False)]
+    room, asked = os.statvfs(scratch), list[str]()
+
+    def statvfs(place: str) -> os.statvfs_result:
+        asked.append(place)
+        return room
+
+    monkeypatch.setattr("gpuwatch.sdk.disks.os.statvfs", statvfs)
+    here = {found.mount: found for found in Disks("/none", Errands("test")).look(local)}
+    assert here[str(scratch)].total_bytes == here["/"].total_bytes
+    silent = {found.mount: found.total_bytes for found in Disks("/none").look(local)}
+    assert silent == {str(scratch): None, "/": here["/"].total_bytes}
+    assert set(asked) == {"/"}
