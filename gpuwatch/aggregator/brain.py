@@ -30,6 +30,7 @@ from gpuwatch.decide.assess import assess, assess_fleet
 from gpuwatch.decide.inspector import inspect
 from gpuwatch.decide.judge import judge
 from gpuwatch.decide.planner import make_plan
+from gpuwatch.decide.spreading import spreading
 from gpuwatch.errors import StoreError
 from gpuwatch.model.evidence import Finding
 from gpuwatch.model.moment import Moment
@@ -120,8 +121,9 @@ class Brain:
         if self._journal.error and not fleet.blind_because:  # what cannot be written down must not be done
             fleet = self._senses.view(fleet.runs, f"the ledger cannot be written: {self._journal.error}", now)
         self._tell_states(by_machine, verdicts, busy_slots, now)
-        shared = assess_fleet(fleet, judgement.nodes, now, self._settings.fleet_rules)
         memory = self._memory()
+        shared = assess_fleet(fleet, judgement.nodes, now, self._settings.fleet_rules)
+        shared += spreading(fleet, judgement, self._policies, memory, now)
         plan = make_plan(fleet, judgement, shared, self._policies, memory, now)
         objections = inspect(plan, fleet, judgement, shared, self._policies, memory, now)
         plan = self._without_refused(plan, {o.action_id: o.because for o in objections})

@@ -130,6 +130,9 @@ def expired(verdict: Verdict, policy: Policy, now: Moment) -> str:
     if not condemning or not all(_single(e) for e in condemning):
         return ""
     old_s = now.age_s(verdict.since_monotonic_ns)
+    onsets = [e.onset_unix_ns for e in condemning if e.onset_unix_ns is not None]
+    if onsets:  # it may have been sick of something else before: what has just come is not old for that
+        old_s = min(old_s, (now.unix_ns - max(onsets)) / 1e9)
     if old_s <= policy.event_expires_s:
         return ""
     words = f"the event was seen {old_s:.0f} s ago and nothing else speaks of it"

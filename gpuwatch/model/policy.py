@@ -40,6 +40,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     many_silent_nodes: Count = 3  # … but never fewer than this many nodes
     shared_cause_nodes: Annotated[int, msgspec.Meta(ge=2)] = 3  # same verdict on this many nodes …
     shared_cause_window_s: Seconds = 300.0  # … within this time is one incident of the shared thing: all are held
+    spreading_window_s: Seconds = (
+        3600.0  # those count too that were taken out for it so lately; 0: only who is sick now
+    )
     driver_grace_s: Seconds = 60.0  # driver containers reload the module during upgrades
     reboot_grace_s: Seconds = 300.0  # a rebooting node is not dead
     join_deadline_s: Seconds = 900.0  # a new machine must report by then

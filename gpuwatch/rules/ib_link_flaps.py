@@ -21,10 +21,11 @@ from gpuwatch.rules import Rule
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Losses within the agent's window."""
+    """Losses within the agent's window, and how long before it is believed."""
 
     told_at: int = 3
     sick_at: int = 11
+    after_s: float = 300.0  # a switch flaps for all its nodes, and they do not tell of it at one moment
 
 
 def examine(view: NodeView, now: Moment, settings: Settings) -> Iterator[Evidence]:  # noqa: ARG001
@@ -43,6 +44,7 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Iterator[Evidenc
             conclusive=not note,
             action="none" if note else "drain_replace",
             soft=True,
+            must_last=0.0 if note else settings.after_s,
             note=note,
         )
 

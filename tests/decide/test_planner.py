@@ -227,6 +227,13 @@ def test_each_reason_to_hold(changes: dict[str, Any], reason: str, word: str) ->
     assert word in hold.because
 
 
+def test_an_event_that_has_just_come_is_not_old_for_what_it_was_sick_of_before() -> None:
+    case = Case()
+    fresh = evidence("fatal_xid", "m-sick", event_id="e1", onset_unix_ns=later(T0, -5).unix_ns)
+    case.verdict = {**OLD_EVENT, "evidence": (fresh,)}
+    assert case.action().kind == "replace"
+
+
 @pytest.mark.parametrize(
     "memory",
     [
