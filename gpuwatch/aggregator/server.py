@@ -79,8 +79,13 @@ class Server:
         until_s = time.monotonic() + 10.0
         while not self._server.started:
             if self._failed is not None or time.monotonic() > until_s:
+                tls = isinstance(self._failed, OSError) and self._server.config.ssl_certfile is not None
                 raise GpuwatchError(
-                    "the server did not start", why=str(self._failed or "no answer in 10 s"), next_step="see the log"
+                    "the server did not start",
+                    why=str(self._failed or "no answer in 10 s"),
+                    next_step="server.tls_cert_file and tls_key_file must be PEM files that gpuwatch may read"
+                    if tls
+                    else "see the log",
                 )
             time.sleep(0.005)
 

@@ -81,9 +81,9 @@ def order(
     """Give one order: `approve` an action, `hold` a slot, `clear` it. The ledger keeps who gave it and why."""
     try:
         token = token_file.read_text().strip()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise UsageError(
-            f"the operator's token cannot be read: {error.strerror or error}",
+            f"the operator's token cannot be read: {getattr(error, 'strerror', None) or error}",
             why=f"{token_file} must hold what the aggregator's server.operator_token_file holds",
             next_step="name the file with --token-file",
         ) from error
@@ -98,26 +98,48 @@ def order(
     return 0
 
 
+def _connection(url: str, ca_file: Path | None) -> tuple[http.client.HTTPConnection, str]:
+    """Not opened yet, and the path that stands before ours. `UsageError` for an address or a `ca_file` of no use."""
+    try:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    if not host or parts.scheme not in ("http", "https"):
+        raise UsageError(f"{url!r} is no address", next_step="give one such as http://127.0.0.1:9190 with --url")
+    prefix = parts.path.rstrip("/")
+    if parts.scheme == "http":
+        return http.client.HTTPConnection(host, port, timeout=TIMEOUT_S), prefix
+    try:
+        trust = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+    except OSError as error:
+        raise UsageError(
+            f"{ca_file} holds no certificates",
+            why=error.strerror or str(error),
+            next_step="name a PEM file of certificates with --ca-file",
+        ) from error
+    return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=trust), prefix
+
+
 def _ask(
     method: str, url: str, path: str, *, body: str | None = None, token: str = "", ca_file: Path | None = None
 ) -> dict[str, Any]:
-    parts = urlsplit(url if "//" in url else f"http://{url}")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"{url!r} is no address", next_step="give one such as http://127.0.0.1:9190 with --url")
-    connection: http.client.HTTPConnection
-    if parts.scheme == "https":
-        trust = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
-        connection = http.client.HTTPSConnection(parts.hostname, parts.port, timeout=TIMEOUT_S, context=trust)
-    else:
-        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT_S)
+    connection, prefix = _connection(url, ca_file)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        connection.request(method, f"{parts.path.rstrip('/')}/{path}", body, headers)
+        connection.request(method, f"{prefix}/{path}", body, headers)
         answer = connection.getresponse()
         found = json.loads(answer.read() or b"{}")
+    except ssl.SSLError as error:
+        raise GpuwatchError(
+            f"{url} cannot be trusted, or does not speak TLS",
+            why=str(error),
+            next_step="name who signed its certificate with --ca-file, and the host of its certificate with --url",
+        ) from error
     except (OSError, http.client.HTTPException) as error:
         raise GpuwatchError(
-            f"no aggregator answers at {url}: {error}", next_step="start it, or name its address with --url"
+            f"no aggregator answers at {url}: {error}",
+            next_step="start it, or name its address with --url (https:// where it has a certificate)",
         ) from error
     except ValueError as error:
         raise GpuwatchError(

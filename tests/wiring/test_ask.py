@@ -124,5 +124,21 @@ def test_nobody_at_the_address_is_said_plainly() -> None:
         port = probe.getsockname()[1]
     with pytest.raises(GpuwatchError, match="no aggregator answers"):
         ask.explain("gpu01", url=f"http://127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://[::1", "http://x:99999", "https://"])
+def test_what_is_no_address_is_a_usage_error(url: str) -> None:
     with pytest.raises(UsageError, match="is no address"):
-        ask.explain("gpu01", url="ftp://x")
+        ask.explain("gpu01", url=url)
+
+
+@pytest.mark.parametrize("name", ["empty.pem", "absent.pem"])
+def test_a_file_without_certificates_is_a_usage_error(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty.pem").write_text("no certificate")
+    with pytest.raises(UsageError, match="holds no certificates"):
+        ask.explain("gpu01", url="https://127.0.0.1:1", ca_file=tmp_path / name)
+
+
+def test_a_server_without_tls_is_told_from_nobody_at_all(centre: Aggregator) -> None:
+    with pytest.raises(GpuwatchError, match="does not speak TLS"):
+        ask.explain("gpu01", url=centre.url.replace("http://", "https://"))
