@@ -28,7 +28,7 @@ _ADVICE = (  # part of SQLite's own words -> (why in ours, next step)
     (
         "not a database",
         "the file is no SQLite database",
-        "name another file, or move {path} away and let gpuwatch start a new ledger",
+        "name ledger.db of state_dir; only if {path} was that, keep it aside and let gpuwatch start a new one",
     ),
     (
         "malformed",
