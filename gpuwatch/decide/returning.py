@@ -18,8 +18,18 @@ from gpuwatch.model.view import FleetView, NodeView
 
 OURS_TO_RESUME = frozenset({Lifecycle.CORDONED, Lifecycle.DRAINING, Lifecycle.DRAINED})
 TOOK_OUT = ("drain", "reimage", "repair")
-EVENT_CAUSES = ("xid_", "sxid_")
+EVENT_CAUSES = ("xid_", "sxid_", "kernel_")
 """Causes that only an event told: that it was not seen again is no repair."""
+SEEN_BY = {
+    "ib_": "infiniband",
+    "pcie_": "pcie",
+    "service_": "services",
+    "mount_": "host",
+    "disk_": "host",
+    "file_system_": "host",
+    "processes_": "host",
+}
+"""Which source must say that it is gone, by how a cause begins: one that is silent, fails or is off says nothing."""
 
 
 def returning(
@@ -78,11 +88,21 @@ def _refusal(
     if drain.cause.startswith(EVENT_CAUSES) and not _booted_since(view, drain):
         words = f"drained for {drain.cause}; that it was not seen again is no repair: a reboot, or a person's word"
         return "repair_unproven", words
+    blind = _blind(view, drain.cause)
+    if blind:
+        return "repair_unproven", f"drained for {drain.cause}; {blind} does not say at present that it is gone"
     if drain.cause == "maintenance":
         source = view.sources.get("maintenance")
         if source is None or source.status in ("failed", "hung"):
             return "maintenance", "drained ahead of maintenance; the cloud does not say at present whether it is over"
     return cooling(past, policy, fleet, now)
+
+
+def _blind(view: NodeView, cause: str) -> str:
+    """The source that told of it and says nothing now; empty: it speaks, or NVML or a witness told of it."""
+    name = next((name for begin, name in SEEN_BY.items() if cause.startswith(begin)), "")
+    source = view.sources.get(name)
+    return name if name and (source is None or source.status != "ok") else ""
 
 
 def _booted_since(view: NodeView, drain: Done) -> bool:

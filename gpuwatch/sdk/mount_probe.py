@@ -34,6 +34,7 @@ class MountProbe:
         self._errands = errands
         self._deadline_s = deadline_s
         self._bad_since: dict[str, int] = {}
+        self._last: dict[str, NetworkMount] = {}  # place -> what it answered when its turn was
         self._next = 0
 
     def ask(self, mounts: Sequence[Mount]) -> tuple[NetworkMount, ...]:
@@ -42,7 +43,12 @@ class MountProbe:
         answers = {mount.place: self._answer(mount, reason) for mount, reason in self._reasons(turn).items()}
         places = {mount.place for mount in mounts}
         self._bad_since = {place: since for place, since in self._bad_since.items() if place in places}
-        return tuple(answers.get(mount.place) or _not_asked(mount) for mount in mounts)
+        self._last = {place: answer for place, answer in self._last.items() if place in places}
+        self._last |= {place: answer for place, answer in answers.items() if answer.answer != "not_asked"}
+        return tuple(
+            (not mount.hidden and self._last.get(mount.place)) or answers.get(mount.place) or _not_asked(mount)
+            for mount in mounts
+        )
 
     def _turn(self, mounts: Sequence[Mount]) -> list[Mount]:
         if len(mounts) <= MOST_MOUNTS:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -217,6 +218,19 @@ def test_very_many_mounts_are_asked_in_turn(tmp_path: Path) -> None:
 def test_one_that_vanished_and_one_that_may_not_be_seen_have_answered(tmp_path: Path) -> None:
     (answer,) = MountProbe(Errands("test"), 3.0).ask([served(str(tmp_path / "gone"))])
     assert (answer.answer, answer.reason) == ("ok", "No such file or directory")
+
+
+def test_a_mount_whose_turn_it_is_not_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a hung one among many would be well each other minute, and its node go back into service."""
+    many = [served(str(tmp_path / f"{number:03}")) for number in range(MOST_MOUNTS + 2)]
+    monkeypatch.setattr("gpuwatch.sdk.mount_probe._error_of", lambda *_: "Stale file handle")
+    probe = MountProbe(Errands("test"), 3.0)
+    for _ in range(3):
+        answers = probe.ask(many)
+    assert {mount.answer for mount in answers} == {"failed"}
+    assert {mount.answer for mount in probe.ask(many[:3])} == {"failed"}
+    gone = [replace(mount, hidden=True) for mount in many]
+    assert {mount.answer for mount in probe.ask(gone)} == {"not_asked"}
 
 
 def test_a_local_disk_within_what_a_server_serves_is_never_asked_by_ourselves(
