@@ -51,6 +51,7 @@ join_deadline_s = 60.0
 drain_deadline_s = 1.0
 job_action = "requeue"
 cool_down_s = 0.0
+spreading_window_s = 0.0
 max_attempts_per_machine = 9
 {policy}
 

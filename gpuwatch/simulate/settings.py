@@ -32,6 +32,7 @@ drain_deadline_s = 1.0
 job_action = "requeue"
 empty_deadline_s = 10.0
 cool_down_s = 1.0
+spreading_window_s = 3.0
 spare_quota = 1
 
 [rules.training_stalled]
