@@ -109,6 +109,8 @@ def _array(text: str, array: str, said: str) -> Event | None:
 def _file_system(text: str) -> Event | None:
     if text.startswith("Remounting filesystem read-only"):
         return named("fs_read_only", text)
+    if text.startswith("I/O error while writing superblock"):
+        return named("fs_error", text)
     found = _EXT_ERROR.match(text) or _BTRFS_ERROR.match(text) or _JOURNAL.match(text)
     if found is not None:
         return _of("fs_error", text, found["dev"])

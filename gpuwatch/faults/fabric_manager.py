@@ -13,7 +13,13 @@ from gpuwatch.faults.event import Event
 from gpuwatch.faults.named import ADDRESS, function_address, named
 
 WORDS = ("NVSwitch", "multicast team", "driver interface version")
-OWN_LOG = re.compile(r"\[[A-Z][a-z]{2} \d\d \d{4} \d\d:\d\d:\d\d\] \[(?:[A-Z]+)\] \[tid \d+\] (?P<said>.*)", re.DOTALL)
+STARTS = (  # as `journalctl -o cat` prints its messages, for a person
+    *(b"detected NVSwitch ", b"detected number of NVSwitches ", b"failed to find the ", b"request to query NVSwitch "),
+    b"fabric manager NVIDIA GPU driver ",
+)
+OWN_LOG = re.compile(
+    r"\[[A-Z][a-z]{2} \d\d \d{4} \d\d:\d\d:\d\d\] \[(?:[A-Z]+)\] (?:\[tid \d+\] )?(?P<said>.*)", re.DOTALL
+)
 
 _SWITCH = re.compile(
     r"detected NVSwitch (?P<non>non-)?fatal error (?P<sxid>\d{1,9}) on fid \d+ "

@@ -33,7 +33,7 @@ _KILLED = re.compile(
 _EDAC = re.compile(r"EDAC MC\d+: (?P<count>\d+) (?P<kind>UE|CE)\b.*? on (?P<dimm>(?:any memory|unknown memory|\S+))")
 _CHECK = re.compile(
     r"(?:mce: )?\[Hardware Error\]: CPU (?P<cpu>\d+): Machine Check(?P<exception> Exception)?: [0-9a-f]+ "
-    r"Bank (?P<bank>\d+): (?P<status>[0-9a-f]{1,16})"
+    r"Bank (?P<bank>\d+)(?:: (?P<status>[0-9a-f]{1,16}))?"
 )
 _SAID = re.compile(
     r"(?:mce: )?\[Hardware Error\]: (?P<bad>Uncorrected, \w|System Fatal error|(?:Corrected|Deferred) error, no action)"
@@ -76,7 +76,7 @@ def read(message: str) -> Event | None:
 def _machine_check(message: str) -> Event | None:
     found = _CHECK.match(message)
     if found is not None:
-        uncorrected = found["exception"] is not None or int(found["status"], 16) & _UNCORRECTED
+        uncorrected = found["exception"] is not None or int(found["status"] or "0", 16) & _UNCORRECTED
         kind = "mce_uncorrected" if uncorrected else "mce_corrected"
         cpu, bank = int(found["cpu"]), int(found["bank"])
         return named(kind, message, subject=f"cpu {cpu} bank {bank}", details={"cpu": cpu, "bank": bank})

@@ -33,7 +33,8 @@ _WATTS = re.compile(r"Detected insufficient power on the PCIe slot \((\d+)W\)")
 _PORT = re.compile(r"Port: (?P<port>\d+) Link (?P<state>[A-Z]+)")
 _WATCHDOG = re.compile(
     rf"(?:(?P<driver>[\w-]+) (?P<pci>{ADDRESS}|\S+) (?P<dev>[^\s:]+): )?NETDEV WATCHDOG: "
-    r"(?:(?P<old>[^\s(]+) \((?P<module>[\w-]+)\)|CPU: \d+): transmit queue (?P<queue>\d+) timed out(?: (?P<ms>\d+) ms)?"
+    r"(?:(?P<old>[^\s(]+) \((?P<module>[\w-]+)\)|CPU: \d+): "
+    r"transmit queue (?:(?P<queue>\d+) )?timed out(?: (?P<ms>\d+) ms)?"
 )
 _EFA = re.compile(
     rf"(?:infiniband (?P<dev>(?:rdmap|efa)[\w-]*)|efa (?P<pci>{ADDRESS})(?: \S+)?): (?P<said>.*)", re.DOTALL
@@ -149,7 +150,11 @@ def _watchdog(message: str) -> Event | None:
         message,
         pci=function_address(found["pci"]),
         subject=dev,
-        details={"dev": dev, "queue": int(found["queue"]), "ms": int(found["ms"]) if found["ms"] else None},
+        details={
+            "dev": dev,
+            "queue": int(found["queue"]) if found["queue"] else None,
+            "ms": int(found["ms"]) if found["ms"] else None,
+        },
     )
 
 

@@ -13,6 +13,7 @@ import msgspec
 DRIVER_NOT_LOADED = 9
 LIBRARY_NOT_FOUND = 12
 GPU_IS_LOST = 15
+RESET_REQUIRED = 16
 VERSION_MISMATCH = 18
 UNKNOWN_ERROR = 999
 
@@ -46,7 +47,7 @@ CODES: dict[int, Code] = {
         "CORRUPTED_INFOROM", "sick", "the board's own memory is damaged (azhpc-diagnostics#40)", "contact_support"
     ),
     GPU_IS_LOST: Code("GPU_IS_LOST", "lost", "the GPU is off the bus", "drain_replace"),
-    16: Code("RESET_REQUIRED", "sick", "the GPU wants a reset (leptonai/gpud#1133)", "reset_gpu"),
+    RESET_REQUIRED: Code("RESET_REQUIRED", "sick", "the GPU wants a reset (leptonai/gpud#1133)", "reset_gpu"),
     17: Code("OPERATING_SYSTEM", "unknown", "the operating system blocked the call (a container's rules)"),
     19: Code("IN_USE", "fine", "a reset or a MIG change while in use"),
     20: Code("MEMORY", "unknown", "the host is out of memory"),

@@ -9,12 +9,13 @@ from typing import Protocol
 
 import msgspec
 
-from gpuwatch.faults import daemons, journal, listing_text, prefix, smi_text, xid
+from gpuwatch.faults import daemons, journal, prefix, xid
 from gpuwatch.faults.event import Event
 from gpuwatch.faults.interpreter import Interpreter
 from gpuwatch.faults.prefilter import JSON, matters
 from gpuwatch.faults.prefix import Record
 from gpuwatch.faults.printed import DmesgJson, JournalText
+from gpuwatch.faults.tool_text import ToolText
 
 MAX_QUOTED = 100
 MAX_WRAPS = 4  # a driver line of 200 characters on a terminal of 80, with room
@@ -33,7 +34,6 @@ class Listener(Protocol):
         """A new boot begins here."""
 
 
-_TOOLS = tuple(dict.fromkeys((*smi_text.STARTS, *listing_text.STARTS)))
 _OTHERS = (b"NVRM", *(word.encode() for word in daemons.WORDS))  # of quotations, and of daemons
 
 
@@ -50,11 +50,9 @@ class LogReader:
         self._held: Record | None = None  # may be cut by a line break: its next line decides
         self._wraps = 0
         self._boot_id = ""
-        self._tools = smi_text.SmiText()
-        self._ports = listing_text.PortText()
+        self._tools = ToolText()
         self._entries = JournalText()
         self._dmesg = DmesgJson()
-        self._words = ""  # the text, as long as it is one line
 
     def feed(self, raw: bytes) -> None:
         """One line, with or without its end."""
@@ -97,9 +95,8 @@ class LogReader:
             self._told(journal.entry_of(entry, self.lines))
         for event in self.interpreter.flush():
             self._listener.tell(event, Record(message=event.text, line=self.lines))
-        value = listing_text.value(self._words) if self._words else None
-        if value is not None:
-            self._listener.tell(value, Record(message=value.text, line=1))
+        for event in self._tools.finish():
+            self._listener.tell(event, Record(message=event.text, line=self.lines))
 
     def _hear(self, record: Record) -> None:
         if record.message.startswith("Linux version "):
@@ -134,17 +131,7 @@ class LogReader:
 
     def _is_tools(self, raw: bytes) -> bool:
         """Whether a tool printed this line, for a person who pasted it."""
-        if self.lines == 1:
-            self._words = raw[:80].decode("utf-8", "replace") if len(raw) < 80 else ""
-        elif self._words and raw.strip():
-            self._words = ""
-        listed, lost = b"(rev ff)" in raw, b"[GPU is lost]" in raw
-        if not listed and not lost and not raw.startswith(_TOOLS):
-            return False
-        text = prefix.clean(raw.decode("utf-8", "replace"))
-        event = listing_text.bus_line(text) if listed else self._tools.lost(text) if lost else None
-        event = event or listing_text.error_total(text)
-        events = [event] if event is not None else [*self._tools.hear(text), *self._ports.hear(text)]
+        events = self._tools.hear(raw, self.lines)
         for event in events:
             self._listener.tell(event, Record(message=event.text, line=self.lines))
         return bool(events)

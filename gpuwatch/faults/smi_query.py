@@ -7,10 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gpuwatch.faults import recovery
+from gpuwatch.faults.catalogue import recovery_actions
 from gpuwatch.faults.event import Event
 from gpuwatch.faults.named import named
 
 WHEN_IDLE = "reset when idle"
+RECOVERY = "GPU Recovery Action"
+WANTED = {"Reset": 1, "Reboot": 2, "Drain P2P": 3, "Drain and Reset": 4}  # nvidia-smi's words for NVML field 230
+HEALTH = {  # of the fabric, as NVML sums it up
+    "Unhealthy": ("degraded", "contact_support", "yes"),
+    "Limited Capacity": ("degraded", "contact_support", "after_count"),
+}
 SLOW = frozenset({"HW Slowdown", "HW Thermal Slowdown", "HW Power Brake Slowdown"})
 
 
@@ -22,6 +30,8 @@ def read(block: str, key: str, value: str, before: Mapping[str, str], pci: str |
     if value in ("Unknown Error", "[Unknown Error]", "ERR!"):
         details = {"field": key, "confirm": "NVML recovery action"}
         return named("err_field", line, pci=pci, subject=subject, details=details)
+    if key == RECOVERY:
+        return _wanted(value, pci, line)
     if key == "SRAM Threshold Exceeded" and value == "Yes":
         return named("ecc_threshold", line, pci=pci, subject=subject)
     if block == "Volatile" and "Uncorrectable" in key and value.isdecimal() and int(value[:9]):
@@ -36,7 +46,18 @@ def read(block: str, key: str, value: str, before: Mapping[str, str], pci: str |
         return named("page_retirement_pending", line, pci=pci, subject=subject, details={"plan": WHEN_IDLE})
     if block == "Link Width" and key == "Current":
         return _width(value, before.get("Max", ""), pci, line)
+    if block == "Health" and key == "Summary" and value in HEALTH:
+        return named("fabric_failed", line, pci=pci, subject=subject, verdict=HEALTH[value], details={"health": value})
     return _fabric(key, value, before, pci, line) if block == "Fabric" else None
+
+
+def _wanted(word: str, pci: str | None, line: str) -> Event | None:
+    if word in ("None", "N/A", ""):
+        return None
+    number = WANTED.get(word)
+    row = recovery_actions().get(number, recovery_actions()[None])
+    verdict = (recovery.SEVERITY.get(number, "warn") if number is not None else "warn", row.action, row.drain)
+    return named("recovery_action", line, pci=pci, subject=pci or "", verdict=verdict, details={"wanted": word})
 
 
 def uncorrected(line: str, pci: str | None, count: str, field: str = "") -> Event:

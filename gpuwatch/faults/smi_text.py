@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 
-from gpuwatch.faults import nvml_codes, nvml_words, recovery, smi_query
-from gpuwatch.faults.catalogue import recovery_actions
+from gpuwatch.faults import nvml_codes, nvml_words, smi_query
 from gpuwatch.faults.event import Detail, Event
 from gpuwatch.faults.named import ADDRESS, named
 from gpuwatch.model.identity import pci_address
@@ -22,18 +21,14 @@ _HANDLE = re.compile(
     r"Unable to determine the device handle for (?:GPU|gpu) ?(?:(?P<index>\d{1,3}): )?"
     rf"(?:(?P<pci>{ADDRESS}): )?(?P<why>.*)"
 )
+_WHY = {nvml_codes.GPU_IS_LOST: "gpu_lost", nvml_codes.RESET_REQUIRED: "gpu_reset_required"}
 _INIT = re.compile(r"Failed to (?:initialize|properly shut down) NVML: (?P<why>.*)")
-_LOST = re.compile(
-    r"(?:[\w .,:/%-]*, ?)?(?P<pci>[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]), .*\[GPU is lost\]"
-)
 _LIBRARY = re.compile(r"NVML library version: (?P<version>\d[\d.]*)")
 _SECTION = re.compile(r"GPU (?P<pci>[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s*$")
 _TABLE = re.compile(r"\|\s+(?P<index>\d{1,3})\s.*?\|\s*(?P<pci>[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s")
 _ECC = re.compile(r"\|\s*(?P<count>[1-9]\d*) \|\s*$")  # "Volatile Uncorr. ECC", the last cell of a GPU's first row
 _FIELD = re.compile(r"(?P<indent>\s+)(?P<key>[A-Z][\w /()-]*?)\s*(?::\s*(?P<value>.*?))?\s*$")
 _RULE = re.compile(r"[|+][-=+]+[|+]")
-
-_WANTED = {"Reset": 1, "Reboot": 2, "Drain P2P": 3, "Drain and Reset": 4}  # nvidia-smi's words for NVML field 230
 
 
 class SmiText:
@@ -65,13 +60,13 @@ class SmiText:
         handle = _HANDLE.match(line)
         if handle is not None:
             pci = pci_address(handle["pci"]) if handle["pci"] else None
-            if pci is None:  # some versions name the index alone
-                details = {"index": int(handle["index"])} if handle["index"] else {}
-                return named("no_handle", line, subject=f"index {handle['index']}", details=details)
+            details = {"index": int(handle["index"]) if handle["index"] else None}
+            subject = pci or f"index {handle['index']}"  # some versions name the index alone
             if "insufficiently powered" in handle["why"]:  # hands are needed: no reboot connects a cable
-                return named("no_handle", line, pci=pci, subject=pci or "", verdict=("fatal", "contact_support", "yes"))
-            kind = "gpu_lost" if handle["why"].startswith("GPU is lost") else "no_handle"
-            return named(kind, line, pci=pci, subject=pci or "")
+                verdict = ("fatal", "contact_support", "yes")
+                return named("no_handle", line, pci=pci, subject=subject, verdict=verdict, details=details)
+            kind = _WHY.get(nvml_words.code_of(handle["why"]) or 0, "no_handle")
+            return named(kind, line, pci=pci, subject=subject, details=details)
         init = _INIT.match(line)
         if init is not None:
             code = nvml_words.code_of(init["why"])
@@ -114,34 +109,8 @@ class SmiText:
         if value is None:
             self._block, self._indent, self._before = key, indent, {}
             return []
-        if key == "GPU Recovery Action":
-            return self._wanted(line, value)
         if indent <= self._indent:
             self._block, self._before = "", {}
         event = smi_query.read(self._block, key, value, self._before, self._pci, line.strip())
         self._before[key] = value
         return [event] if event is not None else []
-
-    def lost(self, line: str) -> Event | None:
-        """A row of `--query-gpu` with a GPU that is lost."""
-        found = _LOST.match(line)
-        pci = pci_address(found["pci"]) if found is not None else None
-        return named("gpu_lost", line, pci=pci, subject=pci or "") if pci is not None else None
-
-    def _wanted(self, line: str, word: str) -> list[Event]:
-        if word in ("None", "N/A", ""):
-            return []
-        number = _WANTED.get(word)
-        row = recovery_actions().get(number, recovery_actions()[None])
-        verdict = (recovery.SEVERITY.get(number, "warn") if number is not None else "warn", row.action, row.drain)
-        details = {"wanted": word}
-        return [
-            named(
-                "recovery_action",
-                line.strip(),
-                pci=self._pci,
-                subject=self._pci or "",
-                verdict=verdict,
-                details=details,
-            )
-        ]

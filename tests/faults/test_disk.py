@@ -13,6 +13,7 @@ WARN = "severity=warn; action=none; drain=after_count"
 BAD = "severity=degraded; action=contact_support; drain=after_count"
 
 LINES = [
+    ("event=fs_error; drain=after_count", "I/O error while writing superblock"),
     (f"event=nvme_lost; dev=nvme0; {DEAD}", "nvme nvme0: Disabling device after reset failure: -5"),
     (f"event=nvme_lost; dev=nvme0; {DEAD}", "nvme nvme0: Removing after probe failure status: -19"),
     (f"event=nvme_lost; dev=nvme11; {DEAD}", "[9.1] nvme nvme11: Disabling device after reset failure: -19"),

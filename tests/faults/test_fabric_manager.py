@@ -49,7 +49,22 @@ LINES = [
         "2025-09-18T03:19:01+00:00 host1 nvidia-fabricmanager-start.sh[4756]: request to query NVSwitch device information "
         "from NVSwitch driver failed with error:WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]",
     ),
+    (  # without a thread, and as `journalctl -o cat` prints it
+        "event=fm_topology_mismatch; severity=fatal; action=contact_support; drain=yes",
+        "[Sep 08 2025 23:21:50] [ERROR] detected number of NVSwitches don't match with any supported system topology, "
+        "aborting fabric manager",
+    ),
+    (
+        "event=fm_topology_mismatch; drain=yes",
+        "detected number of NVSwitches don't match with any supported system topology, aborting fabric manager",
+    ),
+    (
+        "event=fm_nothing_to_do; drain=no",
+        "request to query NVSwitch device information from NVSwitch driver failed with error:WARNING Nothing to do "
+        "[NV_WARN_NOTHING_TO_DO]",
+    ),
     ("", "[Jul 09 2024 18:14:07] [INFO] [tid 12727] Fabric Manager version : 550.54.15"),
+    ("", "[Feb 27 2025 14:10:02] [INFO] [tid 1808] multicast group 1 is allocated."),
     ("", "[Jul 09 2024 18:14:07] [INFO] [tid 12727] Dumping all the detected NVLink connections"),
     (
         "event=ib_link_down; dev=ib0; severity=degraded; action=none; drain=after_count",

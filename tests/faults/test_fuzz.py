@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.faults import daemons, listing_text, prefilter, smi_text
+from gpuwatch.faults import daemons, fabric_manager, listing_text, nvlink_text, prefilter, smi_rows, smi_text
 from gpuwatch.faults.catalogue import events as catalogue
 from gpuwatch.faults.interpreter import GRAMMARS, Interpreter
 from gpuwatch.faults.prefix import Record, split
@@ -138,7 +138,7 @@ def test_nobody_else_is_believed(prefix: str, message: str) -> None:
 
 def test_each_fault_that_the_kernel_tells_is_tried_here() -> None:
     elsewhere = re.compile(
-        r"fm_|no_|driver_|nvml_|err_|row_|page_|recovery_action|gpu_lost|pci_all_ones|ib_not_active|ecc_|fabric_|hw_slow"
+        r"fm_|no_|driver_|nvml_|err_|row_|page_|recovery_action|gpu_lost|pci_all_ones|ib_not_active|ecc_|fabric_|hw_slow|nvlink_"
     )
     assert {kind for kind in catalogue() if not elsewhere.match(kind)} <= set(MESSAGES.values())
 
@@ -173,14 +173,23 @@ def test_any_text_after_a_known_beginning(text: str, head: str) -> None:
         daemons.in_text(message)
         daemons.in_journal("systemd-networkd.service", "0", "x", message)
         listing_text.value(message)
-        listing_text.bus_line(message + " (rev ff)")
+        listing_text.at_path("/sys/class/infiniband/mlx5_0/ports/1/state:" + message)
+        smi_rows.read("0, [GPU is lost]," + message)
+        fabric_manager.read(message)
 
 
-TOOL_STARTS = [start.decode() for start in (*smi_text.STARTS, *listing_text.STARTS)]
+TOOL_STARTS = [start.decode() for start in (*smi_text.STARTS, *listing_text.STARTS, *nvlink_text.STARTS)]
 TOOL_WORDS = [
     *("Remapped Rows", "        Pending : Yes", "            Current : 8x", "            Max : x", "    Link Width"),
     *("| ERR! |", "|   3  x | 00000000:1B:00.0 Off |", "GPU 00000000:1B:00.0", "CA 'mlx5_0'", "\t\tState: Down"),
     *("\t\tPhysical state: Polling", "TOTAL_ERR_FATAL 99", "1c:00.0 3D controller: x (rev ff)", "[GPU is lost]"),
+    *(
+        "GPU 0: Tesla V100-SXM2 (UUID: GPU-0)",
+        "\t Link 3: <inactive>",
+        "all links are inActive",
+        "\t\tLnkCap: Width x16",
+    ),
+    *("\t\tLnkSta: Width x8 (downgraded)", '\t<gpu id="00000000:1B:00.0">', "\t\t<fabric>", "\t\t<status>x</status>"),
 ]
 
 

@@ -13,6 +13,10 @@ NODE = "scope=node; severity=warn; action=none; drain=after_count"
 GROUP = "scope=cgroup; severity=warn; action=check_app; drain=no"
 
 LINES = [
+    (  # cut before the bank's status
+        "event=mce_uncorrected; cpu=0; bank=9; drain=yes",
+        "mce: [Hardware Error]: CPU 0: Machine Check Exception: 5 Bank 9",
+    ),
     (
         f"event=oom; pid=25315; name=python3; {NODE}",
         "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0-1,global_oom,"

@@ -11,6 +11,10 @@ from tests.faults_table import check
 DEAD = "severity=fatal; action=drain_replace; drain=yes"
 
 LINES = [
+    (  # as a test of a public monitor writes it
+        "event=nic_tx_timeout; dev=eth0; severity=warn; drain=after_count",
+        "NETDEV WATCHDOG: eth0 (mlx5_core): transmit queue timed out",
+    ),
     (
         f"event=nic_fw_dead; pci=0000:d2:00.0; {DEAD}",
         "mlx5_core 0000:d2:00.0: poll_health:825:(pid 0): device's health compromised - reached miss count",
