@@ -7,7 +7,6 @@ with a deadline: it asks systemd, which may itself hang. Only units that are ins
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -18,10 +17,13 @@ from gpuwatch.collectors import Collector, Hung, Reading, Sample, Unsupported
 from gpuwatch.errors import ProbeError
 from gpuwatch.model.facts.services import ServicesFacts, Unit
 from gpuwatch.sdk.errand import Errands, program
+from gpuwatch.sdk.kernel_lines import this_boot_id
+from gpuwatch.sdk.remembered import Remembered
 from gpuwatch.sdk.systemd_units import Shown, arguments, shown
 
 NS = 10**9
 MOST_UNITS = 64
+MOST_KEPT = 1_000  # changes of one unit's count
 STATES = ("active", "activating", "reloading", "deactivating", "inactive", "failed")
 
 
@@ -48,6 +50,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     systemctl: str = "systemctl"  # a name in the system's folders, or a path
 
 
+class Restarts(msgspec.Struct, kw_only=True):
+    """How often systemd had restarted each unit, and when since boot that was seen; of this boot, kept over restarts of
+    the agent."""
+
+    boot_id: str = ""
+    units: dict[str, list[tuple[float, int]]] = {}
+
+
 class _Reader:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -56,10 +66,18 @@ class _Reader:
         )[:MOST_UNITS]
         self._errands = Errands("services")
         self._hung_since_unix_ns: int | None = None
-        self._restarts: dict[str, deque[tuple[float, int]]] = {}
+        self._restarts = Remembered("services", Restarts)
+        self._begin()
 
     def keep(self, folder: Path, *, ours: bool = True) -> None:
         self._errands.keep(folder, ours=ours)
+        self._restarts.keep(folder, ours)
+        self._begin()
+
+    def _begin(self) -> None:
+        learned, boot_id = self._restarts.value, this_boot_id()
+        if learned.boot_id != boot_id:
+            learned.boot_id, learned.units = boot_id, {}
 
     def read(self) -> Reading:
         """One look at all units."""
@@ -85,6 +103,7 @@ class _Reader:
         if not units and outcome.status == "failed":
             raise ProbeError("systemctl failed", why=outcome.reason)
         told = tuple(self._unit(unit) for unit in units if not unit.condition_failed and unit.active_state in STATES)
+        self._restarts.save()
         return Reading(ServicesFacts(told, settings.restart_window_s), abandoned_count=abandoned_count)
 
     def close(self) -> None:
@@ -112,13 +131,13 @@ class _Reader:
         if unit.restart_count is None:
             return 0
         now_s = time.monotonic()
-        seen = self._restarts.setdefault(unit.name, deque(maxlen=1_000))
+        seen = self._restarts.value.units.setdefault(unit.name, [])
         if seen and unit.restart_count < seen[-1][1]:
             seen.clear()
         if not seen or unit.restart_count > seen[-1][1]:
             seen.append((now_s, unit.restart_count))
-        while len(seen) > 1 and now_s - seen[1][0] > self._settings.restart_window_s:
-            seen.popleft()
+        while len(seen) > 1 and (len(seen) > MOST_KEPT or now_s - seen[1][0] > self._settings.restart_window_s):
+            seen.pop(0)
         return seen[-1][1] - seen[0][1]
 
 

@@ -128,6 +128,22 @@ def test_restarts_within_the_window(systemd: Systemd, monkeypatch: pytest.Monkey
     assert [recent(count, after_s) for count, after_s in steps] == [0, 0, 2, 3, 3, 0, 0, 1, 0]
 
 
+def test_restarts_stay_counted_over_a_restart_of_the_agent_and_end_with_the_boot(
+    systemd: Systemd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def recent(count: str) -> int:
+        systemd.says(block(NRestarts=count))
+        reader = systemd.reader()
+        reader.keep(tmp_path)
+        return units(reader)[0].recent_restart_count
+
+    assert [recent(count) for count in ("7", "12", "12")] == [0, 5, 5]
+    monkeypatch.setattr("gpuwatch.collectors.services.this_boot_id", lambda: "another")
+    assert [recent(count) for count in ("1", "3")] == [0, 2]
+    (tmp_path / "learned-services.json").write_bytes(b"\xff{")
+    assert recent("9") == 0
+
+
 def test_a_node_without_systemd_is_unsupported(systemd: Systemd, tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="does not run systemd"):
         systemd.reader(run_root=str(tmp_path / "none")).read()
