@@ -270,7 +270,8 @@ def test_only_a_node_that_speaks_and_has_nothing_but_software_against_it_is_reim
     for action in case.plan(judgement).actions:
         if action.kind == "reimage":
             assert verdicts[action.machine].health is Health.DRIVER_FAILED
-            assert all(e.software for e in verdicts[action.machine].evidence if e.argues_for in SICK)
+            against = [e for e in verdicts[action.machine].evidence if e.argues_for in SICK]
+            assert all(e.software for e in against), against
             assert (views[action.machine].silent_s(T0.monotonic_ns) or 0) <= 15
             assert case.policies[action.pool].software_fault == "reimage"
 
