@@ -31,7 +31,7 @@ class Fault:
     well: Callable[[Look], bool] = lambda _: True  # beside the silence of its rules
     event: Callable[[KernelEvent], bool] | None = None  # the kernel's own word, which must leave at once
     within_s: float = 25.0  # of calm time
-    well_within_s: float = 60.0
+    well_within_s: float = 100.0
     hold_s: float = 2.0  # at most, after it was seen
     disturbs: bool = False  # while it lasts nothing can be expected of the agent
 

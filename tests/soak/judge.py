@@ -217,7 +217,10 @@ class Judge:
                 self.foreign[f"{found.rule}: {found.because[:100]}"] += 1
             elif not self._allowed(found):
                 self.false[found.rule] += 1
-                self.first_false.setdefault(f"{found.rule} {found.subject.id}", found.because[:200])
+                key = f"{found.rule} {found.subject.id}"
+                if key not in self.first_false:
+                    self.first_false[key] = found.because[:200]
+                    print(f"a false one at report {self.count}: {key}: {found.because[:200]}", flush=True)
 
     def _is_of_machine(self, found: Evidence) -> bool:
         return found.rule in OF_THE_MACHINE and self._own not in f"{found.subject.id} {found.because}"

@@ -86,7 +86,7 @@ class Site(Node):
         self.nvml |= {"device_file": str(folder / "nvidiactl")}
         self.host |= {"interval_s": 1.0, "processes_every": 2, "mounts_every": 1, "mount_deadline_s": 1.0}
         quick = {"interval_s": 1.0, "deadline_s": 2.0}
-        windows = {"flap_window_s": 12.0, "rise_window_s": 12.0, "boot_grace_s": 0.0}
+        windows = {"flap_window_s": 45.0, "rise_window_s": 45.0, "boot_grace_s": 0.0}
         kmsg = folder / "no-kmsg"
         kmsg.touch()
         self.others = {
@@ -96,7 +96,7 @@ class Site(Node):
                 **quick,
                 "run_root": str(folder / "run"),
                 "systemctl": str(folder / "systemctl"),
-                "restart_window_s": 12.0,
+                "restart_window_s": 45.0,
             },
         }
         self.ranks: dict[int, subprocess.Popen[bytes]] = {}

@@ -41,6 +41,13 @@ class Sizes:
         except psutil.Error:
             return  # it ended just now
 
+    def enough(self) -> bool:
+        """Whether the last agent's life is long enough to compare its parts."""
+        last = self._site.processes[-1].pid
+        return all(
+            sum((agent, who) == (last, name) for agent, who, _ in self._samples) >= 9 for name in ("agent", "probe")
+        )
+
     def early_and_late(self, name: str) -> tuple[Size, Size]:
         """Of the last agent's life: medians of the second tenth and of the last."""
         last = self._site.processes[-1].pid
