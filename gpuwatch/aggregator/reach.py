@@ -14,6 +14,7 @@ from gpuwatch.aggregator.saga import Saga
 from gpuwatch.aggregator.scene import Scene
 from gpuwatch.aggregator.witnesses import Witness
 from gpuwatch.clouds import Cloud, CloudSnapshot
+from gpuwatch.model.facts.hands import HandsFacts
 from gpuwatch.model.moment import Moment
 from gpuwatch.model.policy import Policy
 from gpuwatch.model.states import Health, Lifecycle
@@ -102,6 +103,10 @@ class Hands:
         objection = self.reach.guard.objection(
             action.slot, action.pool, harmful=harmful, replaces=self.saga.step in _REPLACES
         )
+        view = self.scene.views.get(action.machine)
+        told = None if view is None or not harmful else view.facts.get(HandsFacts)
+        if not objection and told is not None and told.held:
+            objection = f"on the node itself: {told.held}"
         if objection:
             raise Held(objection)
 

@@ -119,6 +119,9 @@ class _Eyes:
             yield f"the aggregator doubts itself: {self.fleet.blind_because}"
         if action.slot in self.held_together:
             yield "a shared cause explains it: all such nodes are held"
+        hands = view.facts.get(HandsFacts)
+        if hands is not None and hands.held:
+            yield f"somebody holds it on the node: {hands.held}"
         if view.scheduler is not None and view.scheduler.drain_owner == "foreign":
             yield "another drained it"
         if view.lifecycle.value in ("retired", "quarantined", "repairing", "replacing", "validating"):

@@ -27,6 +27,7 @@ from gpuwatch.decide.stalled_runs import plan_runs
 from gpuwatch.decide.strongest import RANK
 from gpuwatch.decide.wanted import Wanted, expired, group_of, group_refusal, out_of_our_hands, wanted
 from gpuwatch.model.evidence import SharedCause
+from gpuwatch.model.facts.hands import HandsFacts
 from gpuwatch.model.moment import Moment
 from gpuwatch.model.plan import Action, ActionKind, Done, Hold, Plan, PlanMemory
 from gpuwatch.model.policy import Mode, Policy
@@ -193,6 +194,9 @@ class _Planner:
             return "shared_cause", cause.because
         if view.slot in self.memory.human_holds:
             return "human_hold", self.memory.human_holds[view.slot]
+        hands = view.facts.get(HandsFacts)
+        if hands is not None and hands.held:
+            return "human_hold", f"on the node itself: {hands.held}"
         if drained_by_another(view):
             reason = view.scheduler.reason if view.scheduler is not None else ""
             return "foreign_drain", "it was drained by another" + (f": {reason}" if reason else "")

@@ -112,7 +112,7 @@ class Hands:
 
     def facts(self) -> HandsFacts:
         """What is told now."""
-        settings = self._settings
+        settings, held = self._settings, self._node.held()
         answers = self._memory.answers()
         if self._turned_away is not None:
             answers = (*answers, self._turned_away)
@@ -125,8 +125,9 @@ class Hands:
             may_reset_gpu=settings.reset_gpu.allowed,
             may_reboot=settings.reboot.allowed,
             keys=settings.public_keys,
-            refuses=self._trouble or self._node.held(),
+            refuses=self._trouble or held,
             answers=answers,
+            held=held,
         )
 
     def close(self) -> None:

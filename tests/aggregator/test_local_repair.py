@@ -217,6 +217,25 @@ def test_what_ails_it_besides_is_neither_ordered_over_nor_forgotten(
     assert failed.startswith(because)
 
 
+@pytest.mark.parametrize("step", ["", "end_job", "sign", "order"])
+def test_hold_on_the_node_keeps_it_from_everything(centre: Mended, step: str) -> None:
+    """Whoever works there finds the machine as they left it: no order, and no other machine in its place."""
+    hold = centre.node.folder / "HOLD"
+    if step:
+        centre.wants(1)
+        while not centre.executor.open() or centre.executor.open()[0].step != step:
+            centre.second()
+    hold.touch()
+    centre.seconds(6)
+    centre.wants(1)
+    centre.seconds(900)
+    assert (centre.node.did(), centre.cloud.calls) == ([], [])
+    assert len(centre.actions()) == (1 if step else 0)
+    hold.unlink()
+    centre.seconds(300)
+    assert centre.states()[SLOT] == "healthy in_service"
+
+
 def test_without_a_word_of_the_policy_it_is_another_machine(tmp_path: Path, reboots: None) -> None:
     centre = Mended(tmp_path, policy='[hands]\nkey_file = "order.pem"\n')
     centre.wants(1)

@@ -191,6 +191,18 @@ def test_else_it_is_another_machine(case: Case, words: str) -> None:
     assert words in action.because
 
 
+@pytest.mark.parametrize("health", [Health.DEGRADED, Health.DRIVER_FAILED])
+@pytest.mark.parametrize("policy", [POLICY, Policy(mode=Mode.REPLACE)], ids=["repairs", "replaces"])
+def test_a_hold_on_the_node_is_a_persons(policy: Policy, health: Health) -> None:
+    held = msgspec.structs.replace(HANDS, refuses="HOLD is there", held="HOLD is there")
+    case = Case(hands=held, policy=policy, health=health)
+    fleet, judgement, policies, memory = case.inputs()
+    plan = make_plan(fleet, judgement, (), policies, memory, T0)
+    assert plan.actions == ()
+    assert [(h.reason, h.because) for h in plan.holds] == [("human_hold", "on the node itself: HOLD is there")]
+    assert "somebody holds it on the node" in case.objections(Case(policy=policy).action())
+
+
 def test_a_dead_node_gets_no_order() -> None:
     case = Case(evidence(argues_for=Health.DEAD, path="cloud"), health=Health.DEAD, silent_s=60.0)
     assert case.action().kind == "replace"

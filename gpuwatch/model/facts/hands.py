@@ -20,6 +20,7 @@ class HandsFacts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     keys: tuple[str, ...] = ()  # public keys whose orders are taken
     refuses: str = ""  # why every order is refused now, e.g. the HOLD file
     answers: tuple[Answer, ...] = ()  # oldest first
+    held: str = ""  # of `refuses`: a person put the HOLD file there, so nothing at all is done to this node
 
 
 FACTS = HandsFacts
