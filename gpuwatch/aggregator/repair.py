@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from gpuwatch.aggregator.reach import Done, Failed, Hands, Result, Waiting
 from gpuwatch.clouds import reimager
+from gpuwatch.decide.returning import seen_by
 from gpuwatch.model.states import SICK, Health, Lifecycle
 
 
@@ -75,12 +76,28 @@ def proven(hands: Hands) -> Result:
     judged = hands.scene.now.monotonic_ns >= hands.began.monotonic_ns
     if not judged or verdict is None:
         return Waiting("it is not judged yet")
-    if verdict.health is Health.HEALTHY:
+    well = verdict.health is Health.HEALTHY
+    causes = {saga.action.cause} if well else {e.cause_key() for e in verdict.evidence if not e.note}
+    unread = next((name for cause in sorted(causes) if (name := seen_by(cause)) and not _read_since(hands, name)), "")
+    if unread and (well or verdict.health in SICK):
+        return Waiting(f"{unread}, which told of it, has not been read since")
+    if well:
         return Done()
     if verdict.health in SICK:
         cure = "a fresh system disk" if saga.action.kind == "reimage" else f"{saga.action.order} by its own hands"
         return Failed(f"{cure} did not cure it: {verdict.because}")
     return Waiting(f"it is judged {verdict.health}")
+
+
+def _read_since(hands: Hands, name: str) -> bool:
+    """Whether this source looked since the step began, by the node's own clock: a slow one's last word is of before."""
+    record = hands.reach.fleet.get(hands.saga.action.machine)
+    heard = None if record is None else record.heard
+    told = None if heard is None else heard.sources.get(name)
+    if heard is None or told is None or told.envelope.status not in ("ok", "hung"):
+        return False
+    age_ns = max(0, heard.sent_unix_ns - told.envelope.at_unix_ns)
+    return heard.last.monotonic_ns - age_ns >= hands.began.monotonic_ns
 
 
 def undo_repair(hands: Hands) -> Result:

@@ -98,9 +98,14 @@ def _refusal(
     return cooling(past, policy, fleet, now)
 
 
+def seen_by(cause: str) -> str:
+    """The source that tells of it; empty: NVML, the kernel's log or a witness."""
+    return next((name for begin, name in SEEN_BY.items() if cause.startswith(begin)), "")
+
+
 def _blind(view: NodeView, cause: str) -> str:
     """The source that told of it and says nothing now; empty: it speaks, or NVML or a witness told of it."""
-    name = next((name for begin, name in SEEN_BY.items() if cause.startswith(begin)), "")
+    name = seen_by(cause)
     source = view.sources.get(name)
     return name if name and (source is None or source.status != "ok") else ""
 
