@@ -17,6 +17,8 @@ from gpuwatch.model.run import RunView
 from gpuwatch.model.states import Lifecycle
 from gpuwatch.model.view import NodeView
 
+MOST_PARTS, MOST_PROGRAMS, MOST_LETTERS = 64, 64, 64  # of what an agent tells, more than any sound one does
+
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
     """One node, one part."""
@@ -41,7 +43,7 @@ def drifts(views: Iterable[NodeView], runs: Iterable[RunView]) -> list[Drift]:
         if facts is None or view.lifecycle is Lifecycle.RETIRED:
             continue
         known[view.machine] = view, facts
-        pools.setdefault(f"pool {view.pool}", {})[view.machine] = facts.parts
+        pools.setdefault(f"pool {view.pool}", {})[view.machine] = _sound(facts.parts)
     scopes = pools | {
         f"run {run.run}": {machine: _programs(known[machine][1]) for machine in run.machines if machine in known}
         for run in runs
@@ -100,7 +102,14 @@ def _in_scope(scope: str, nodes: Mapping[str, Mapping[str, str]]) -> Iterable[Dr
 def _programs(facts: EnvironmentFacts) -> dict[str, str]:
     """Of each part the values that this node's programs have, as one text."""
     values: dict[str, set[str]] = {}
-    for program in facts.programs:
-        for part, value in program.parts.items():
+    for program in facts.programs[:MOST_PROGRAMS]:
+        for part, value in _sound(program.parts).items():
             values.setdefault(part, set()).add(value)
     return {part: ", ".join(sorted(found)) for part, found in values.items()}
+
+
+def _sound(parts: Mapping[str, str]) -> Mapping[str, str]:
+    """Parts are labels: a node that tells of thousands must not make as many series."""
+    if len(parts) <= MOST_PARTS and all(len(name) <= MOST_LETTERS for name in parts):
+        return parts
+    return {name: value for name, value in list(parts.items())[:MOST_PARTS] if len(name) <= MOST_LETTERS}

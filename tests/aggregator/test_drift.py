@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.aggregator.drift import drifts, in_words
+from gpuwatch.aggregator.drift import MOST_PARTS, drifts, in_words
 from gpuwatch.model.facts.environment import EnvironmentFacts, Program
 from gpuwatch.model.states import Lifecycle
 from gpuwatch.model.view import NodeView
@@ -67,3 +67,12 @@ def test_equal_nodes_never_differ_and_each_difference_is_real(nodes: list[dict[s
     for found in drifts(views, ()):
         assert nodes[int(found.machine[2:])][found.part] == found.value != found.usual
     assert drifts([node(number, {"a": "x"}) for number in range(len(nodes))], ()) == []
+
+
+def test_nodes_that_tell_of_thousands_of_parts_make_no_thousands_of_series() -> None:
+    views = [
+        node(n, {f"part{i}{n if i % 2 else ''}": str(n) for i in range(5_000)} | {"x" * 200: str(n)}) for n in (1, 2)
+    ]
+    found = drifts(views, ())
+    assert len(found) <= 2 * MOST_PARTS
+    assert all(len(one.part) <= 64 for one in found)
