@@ -177,6 +177,8 @@ class Loop:
         early_ns = self._next_ns - int(EARLY * self._interval_ns)
         if now.monotonic_ns >= early_ns and any(source.fresh() for source in self._sources):
             return True
+        if now.monotonic_ns < self._next_ns:
+            return False
         return now.monotonic_ns >= self._next_ns + (self._late_ns() if self._frame_is_near() else 0)
 
     def _frame_is_near(self) -> bool:

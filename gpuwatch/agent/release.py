@@ -39,6 +39,7 @@ class ReleaseFile:
 
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / "release"
+        self._name = str(self._path)
         self._seen: tuple[int, int] | None = None  # inode, mtime
         self._request: Request | None = None
 
@@ -82,7 +83,7 @@ class ReleaseFile:
     def reason(self, now: Moment) -> str:
         """Why the driver must not be held now; empty: it may be."""
         try:
-            status = self._path.lstat()
+            status = os.lstat(self._name)  # at every turn of the agent's loop
         except OSError:
             if self._request is not None:
                 log.info("the release of the driver is over: it is taken again")

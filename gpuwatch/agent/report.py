@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gpuwatch import __version__
-from gpuwatch.agent.answers import Source
+from gpuwatch.agent.answers import Latest, Source
 from gpuwatch.agent.identity import Identity
 from gpuwatch.agent.sender import Parcel
 from gpuwatch.clock import Clock
@@ -38,9 +38,13 @@ class Reporter:
 
     def make(self, sources: Sequence[Source], goodbye: Goodbye | None = None) -> Parcel:
         """One report, encoded."""
-        taken = [found for source in sources if (found := source.take()) is not None]
         now_ns = self._clock.monotonic_ns()
-        taken = [found for found in taken if found[1] or goodbye is not None or self._is_due(found[0], now_ns)]
+        taken = []
+        for source in sources:  # only what is said is encoded
+            if goodbye is not None or source.has_more() or self._is_due(source.latest(), now_ns):
+                found = source.take()
+                if found is not None:
+                    taken.append(found)
         self.sequence += 1
         data = self._encoded(tuple(envelope for envelope, _ in taken), goodbye)
         while len(data) > MAX_REPORT_BYTES and (large := _to_stay(taken, len(data) - MAX_REPORT_BYTES)) is not None:
@@ -49,11 +53,13 @@ class Reporter:
             data = self._encoded(tuple(envelope for envelope, _ in taken), goodbye)
         return Parcel(data, events=goodbye is not None or any(events for _, events in taken))
 
-    def _is_due(self, envelope: Envelope, now_ns: int) -> bool:
-        at_unix_ns, status, said_ns = self._said.get(envelope.collector, (0, "", 0))
-        if (at_unix_ns, status) == (envelope.at_unix_ns, envelope.status) and now_ns - said_ns < AGAIN_S * NS:
-            return envelope.status not in ("ok", "unsupported")  # what is wrong is told until it is right
-        self._said[envelope.collector] = (envelope.at_unix_ns, envelope.status, now_ns)
+    def _is_due(self, latest: Latest | None, now_ns: int) -> bool:
+        if latest is None:
+            return False
+        at_unix_ns, status, said_ns = self._said.get(latest.collector, (0, "", 0))
+        if at_unix_ns == latest.at_unix_ns and status == latest.status and now_ns - said_ns < AGAIN_S * NS:
+            return latest.status not in ("ok", "unsupported")  # what is wrong is told until it is right
+        self._said[latest.collector] = (latest.at_unix_ns, latest.status, now_ns)
         return True
 
     def _encoded(self, envelopes: tuple[Envelope, ...], goodbye: Goodbye | None) -> bytes:

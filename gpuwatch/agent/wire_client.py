@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from gpuwatch.agent.http_answer import read_answer
 from gpuwatch.model.wire import Ack
 
 TIMEOUT_S = 10.0  # for one connect, one write, one read; who tries for longer is interrupted by the sender
@@ -19,6 +20,7 @@ MOST_REPLY_BYTES = 1 << 20
 RETRY_AFTER_MOST_S = 300.0
 REFUSED_FOR_EVER = frozenset({400, 403, 409, 413})
 TOO_LARGE = 413  # whoever says it: a proxy that is between us will say it again
+_ACK = msgspec.json.Decoder(Ack)
 WHY_CHARACTERS = 200  # of what the other side says: it goes to logs and to the service manager
 
 
@@ -47,8 +49,9 @@ class Line:
         """`on_order` is given what an accepted report's reply brings for this node's hands."""
         parts = urlsplit(url)
         self.url = url
-        self._path = parts.path.rstrip("/") + "/v1/reports"
         self._host, self._port = parts.hostname or "", parts.port
+        self._path = parts.path.rstrip("/") + "/v1/reports"
+        self._head = b""  # of every request
         self._secure = parts.scheme == "https"
         self._token_file = token_file
         self._token: str | None = None
@@ -60,21 +63,22 @@ class Line:
 
     def send(self, body: bytes) -> Outcome:
         """One try, and at once a second one where a kept connection turns out to have been closed meanwhile."""
-        headers = {"Content-Type": "application/msgpack"}
         token = self._read_token()
-        if token:
-            headers["Authorization"] = f"Bearer {token}"
+        said = b"Authorization: Bearer %b\r\n" % token.encode() if token else b""
         for again in (self._used, False):
             try:
                 connection = self._connection = self._connection or self._new()
+                if connection.sock is None:
+                    connection.connect()
+                self._head = self._head or self._made_head()
+                request = b"%b%bContent-Length: %d\r\n\r\n%b" % (self._head, said, len(body), body)
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may say why before it hangs up
-                    connection.request("POST", self._path, body, headers)
-                response = connection.getresponse()
-                text = response.read(MOST_REPLY_BYTES)
-                if not response.isclosed():
+                    connection.sock.sendall(request)
+                answer = read_answer(connection.sock, MOST_REPLY_BYTES)
+                if not answer.stays:
                     connection.close()
                 self._used = True
-                return self._judged(response.status, text, response.headers.get("Retry-After", ""))
+                return self._judged(answer.code, answer.body, answer.retry_after)
             except (http.client.HTTPException, OSError, ValueError) as error:
                 self._forget(error)
                 if not again or isinstance(error, TimeoutError):
@@ -93,6 +97,17 @@ class Line:
         if sock is not None:
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)  # not TLS's own, which pulls its state from under a read
+
+    def _made_head(self) -> bytes:
+        """Raises `ValueError` where the address has letters that no request may have."""
+        host = f"[{self._host}]" if ":" in self._host else self._host.encode("idna").decode()
+        if any(letter <= " " or letter == "\x7f" for letter in self._path):
+            raise ValueError(f"{self._path!r} cannot be asked for")
+        port = "" if self._port is None else f":{self._port}"
+        return (
+            f"POST {self._path} HTTP/1.1\r\nHost: {host}{port}\r\n"
+            "Accept-Encoding: identity\r\nContent-Type: application/msgpack\r\n"
+        ).encode("ascii")
 
     def _new(self) -> http.client.HTTPConnection:
         """Raises `OSError` where the certificates of `ca_file` cannot be read: they may come later, as a token may."""
@@ -113,7 +128,7 @@ class Line:
         a login page, half an answer) says nothing about the report."""
         ack: Ack | None = None
         with contextlib.suppress(msgspec.DecodeError):
-            ack = msgspec.json.decode(text, type=Ack)
+            ack = _ACK.decode(text)
         if code == 200 and ack is not None and ack.ok:
             if ack.order:
                 self._on_order(ack.order)

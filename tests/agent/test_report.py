@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpuwatch.agent.answers import Source
+from gpuwatch.agent.answers import Latest, Source
 from gpuwatch.agent.identity import Identity
 from gpuwatch.agent.report import Reporter
 from gpuwatch.model.wire import Envelope, Goodbye, Report, Status
@@ -21,11 +21,19 @@ class Slow:
         self.name = name
         self.answer = Envelope(name, 1, 0.1, "ok", facts=msgspec.Raw(b"\x01"))
         self.events = False
+        self.taken_count = 0
 
     def is_now(self, at_unix_ns: int, status: Status = "ok") -> None:
         self.answer = Envelope(self.name, at_unix_ns, 0.1, status, facts=msgspec.Raw(b"\x01"))
 
+    def latest(self) -> Latest:
+        return Latest(collector=self.name, status=self.answer.status, at_unix_ns=self.answer.at_unix_ns)
+
+    def has_more(self) -> bool:
+        return self.events
+
     def take(self) -> tuple[Envelope, bool]:
+        self.taken_count += 1
         return self.answer, self.events
 
 
@@ -44,6 +52,7 @@ def test_an_answer_is_said_once_and_again_after_a_minute() -> None:
         said.append(told(reporter, slow, quick))
         clock.pass_s(5)
     assert [("pcie" in names, "nvml" in names) for names in said] == [(number in (0, 12), True) for number in range(14)]
+    assert slow.taken_count == 2  # what is not said is not encoded either
 
 
 @pytest.mark.parametrize(("status", "again"), [("hung", True), ("failed", True), ("ok", False), ("unsupported", False)])
