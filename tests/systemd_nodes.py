@@ -140,6 +140,8 @@ class Machine:
         words = ["systemd-nspawn", "-q", "-D", str(root), "-b", "--register=no", "--keep-unit", "--volatile=overlay"]
         words += [f"--uuid={uuid.uuid4()}", f"--machine={name}", f"--hostname={name}", "--console=pipe", *options]
         words += [f"--network-namespace-path=/run/netns/{switch.namespace(name)}"]
+        if Path("/sys/class/dmi").exists():  # else every node bears this machine's own UUID
+            words += ["--inaccessible=/sys/class/dmi"]
         with (work / f"{name}.log").open("ab") as log:
             self._outer = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self._leader = ""

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 NO_UUID = ("00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff", "not settable", "")
-SOURCES = ("/sys/class/dmi/id/product_uuid", "/etc/machine-id")  # the first needs root
+HANDED = "/run/gpuwatch-machine/product_uuid"  # the agent's unit lets root copy the firmware's word there
+SOURCES = ("/sys/class/dmi/id/product_uuid", HANDED, "/etc/machine-id")  # the first needs root
+MOST_BYTES = 256
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
-def machine_ids(sources: tuple[str, ...] = SOURCES) -> tuple[str, ...]:
-    """What names this machine: the firmware, which root alone can read, and the system. The first is its id."""
-    return tuple(found for path in sources if (found := _usable(path)))
+def machine_ids(sources: tuple[str, ...] = SOURCES, *, roots_alone: str = HANDED) -> tuple[str, ...]:
+    """What names this machine: the firmware, which root alone can read, and the system. The first is its id.
+
+    `roots_alone`: of the sources, the one that is believed only where root wrote it.
+    """
+    return tuple(dict.fromkeys(found for path in sources if (found := _usable(path, by_root=path == roots_alone))))
 
 
 def boot_id() -> str:
@@ -21,9 +27,13 @@ def boot_id() -> str:
     return os.environ.get("GPUWATCH_BOOT_ID") or Path(BOOT_ID).read_text().strip()
 
 
-def _usable(path: str) -> str:
+def _usable(path: str, *, by_root: bool) -> str:
     try:
-        text = Path(path).read_text().strip().lower()
-    except OSError:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            status = os.fstat(file.fileno())
+            if by_root and (status.st_uid != 0 or not stat.S_ISREG(status.st_mode)):
+                return ""
+            text = file.read(MOST_BYTES).decode().strip().lower()
+    except (OSError, UnicodeDecodeError):
         return ""
     return "" if text in NO_UUID else text

@@ -277,3 +277,28 @@ def test_a_token_that_every_user_may_read_is_said(site: Site, node: Machine) -> 
     site.until_well()
     assert "every user of this node may read or write the token file" in node.run("journalctl", "-u", AGENT, "-n", "20")
     node.run("chmod", "0640", "/etc/gpuwatch/token")
+
+
+def test_the_firmwares_uuid_reaches_an_agent_that_may_not_read_it(site: Site, node: Machine) -> None:
+    """By the unit's own line, from a file that stands in for the firmware's; and only where root wrote it."""
+    uuid, copy = "4c4c4544-0043-4410-8058-c4c04f4d3732", "/run/gpuwatch-machine/product_uuid"
+    dropin = f"/etc/systemd/system/{AGENT}.service.d/firmware.conf"
+    scan = ["sh", "-c", "gpuwatch scan --only host --json | grep '\"machine\"'"]
+    as_nobody = ["runuser", "-u", "nobody", "--", *scan]
+    (line,) = [line for line in node.run("systemctl", "cat", AGENT).splitlines() if copy in line]
+    node.write("/srv/firmware", uuid.upper(), mode="0400", group="root")
+    node.write(dropin, "[Service]\n" + line.replace("/sys/class/dmi/id/product_uuid", "/srv/firmware"), mode="0644",
+               group="root")  # fmt: skip
+    node.run("systemctl", "daemon-reload")
+    node.run("systemctl", "restart", AGENT)
+    said = f"watching gpu1 (machine {uuid})"
+    until("it says its machine", 10, lambda: said in node.run("journalctl", "-u", AGENT, "-n", "20"), site.story)
+    assert node.run("stat", "-c", "%a %U %F", "/run/gpuwatch-machine", copy).splitlines() == [
+        "755 root directory", "444 root regular file"]  # fmt: skip
+    assert uuid in node.says(*as_nobody)
+    node.run("chown", "gpuwatch", copy)
+    assert uuid not in node.says(*as_nobody)
+    node.run("rm", "-r", dropin, "/srv/firmware", "/run/gpuwatch-machine")
+    node.run("systemctl", "daemon-reload")
+    node.run("systemctl", "restart", AGENT)
+    site.until_well()
