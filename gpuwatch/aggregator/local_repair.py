@@ -19,7 +19,7 @@ from gpuwatch.model.order import Answer, Order
 from gpuwatch.model.states import Lifecycle
 
 BECAUSE_CHARACTERS = 300
-NS = 10**9
+MOST_NONCE_CHARACTERS = 64  # hands give out 32; whoever speaks in their name may say anything
 
 
 def refusal(hands: Hands) -> Result | None:
@@ -34,8 +34,8 @@ def sign(hands: Hands) -> Result:
     heard, told = _told(hands)
     if heard is None or told is None:
         return Waiting("its hands say nothing")
-    if told.refuses or not told.nonce:
-        return Waiting(f"its hands take no order: {told.refuses or 'they gave out no nonce'}")
+    if told.refuses or not 0 < len(told.nonce) <= MOST_NONCE_CHARACTERS:
+        return Waiting(f"its hands take no order: {_cut(told.refuses) or 'they gave out no nonce'}")
     order = Order(
         machine=action.machine,
         boot_id=heard.boot,
@@ -44,7 +44,7 @@ def sign(hands: Hands) -> Result:
         target=action.target,
         nonce=told.nonce,
         expires_monotonic_ns=told.nonce_expires_monotonic_ns,
-        because=action.because[:BECAUSE_CHARACTERS],
+        because=_cut(action.because),
     )
     return Done({"order": order, "boot": heard.boot})
 
@@ -67,8 +67,8 @@ def give(hands: Hands) -> Result:
         if answer.state == "done":
             # What its kernel said of another fault is no history: the node must not pass for well for want of it.
             cured = order.kind != "restart_service" and _beyond(hands) is None
-            return Done(because=answer.reason, repaired=(saga.action.machine,) if cured else ())
-        return Failed(f"its hands say {answer.state}: {answer.reason}")
+            return Done(because=_cut(answer.reason), repaired=(saga.action.machine,) if cured else ())
+        return Failed(f"its hands say {answer.state}: {_cut(answer.reason)}")
     if answer is not None:
         return Waiting("its hands are at it")
     if told is not None and told.boot_id == order.boot_id and told.told_monotonic_ns > order.expires_monotonic_ns:
@@ -124,3 +124,8 @@ def _told(hands: Hands) -> tuple[Heard | None, HandsFacts | None]:
 def _answer(told: HandsFacts | None, order: Order) -> Answer | None:
     found = () if told is None else told.answers
     return next((answer for answer in reversed(found) if answer.action_id == order.action_id), None)
+
+
+def _cut(words: str) -> str:
+    """One line of bounded length: it is logged, kept and shown."""
+    return " ".join(words[: 2 * BECAUSE_CHARACTERS].split())[:BECAUSE_CHARACTERS]

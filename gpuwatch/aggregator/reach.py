@@ -106,7 +106,7 @@ class Hands:
         view = self.scene.views.get(action.machine)
         told = None if view is None or not harmful else view.facts.get(HandsFacts)
         if not objection and told is not None and told.held:
-            objection = f"on the node itself: {told.held}"
+            objection = f"on the node itself: {told.held[:200]}"
         if objection:
             raise Held(objection)
 

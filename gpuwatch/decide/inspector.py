@@ -121,7 +121,7 @@ class _Eyes:
             yield "a shared cause explains it: all such nodes are held"
         hands = view.facts.get(HandsFacts)
         if hands is not None and hands.held:
-            yield f"somebody holds it on the node: {hands.held}"
+            yield f"somebody holds it on the node: {hands.held[:200]}"
         if view.scheduler is not None and view.scheduler.drain_owner == "foreign":
             yield "another drained it"
         if view.lifecycle.value in ("retired", "quarantined", "repairing", "replacing", "validating"):

@@ -26,6 +26,7 @@ from gpuwatch.model.view import FleetView, NodeView
 
 FRESH_S = 180.0
 """Older words of the hands say nothing: a report carries them when they are new, and each minute."""
+SHOWN = 200  # characters of what a node says
 MENDED = frozenset({"reset_gpu", "reboot"})
 _WORDS = {"restart_service": "restart {}", "reset_gpu": "reset {}", "reboot": "reboot it"}
 
@@ -54,7 +55,7 @@ def next_rung(
     if not fleet.order_key or fleet.order_key not in hands.keys:
         return Rung(None, because="not repaired: its hands do not know our key")
     if hands.refuses:
-        return Rung(None, because=f"not repaired: its hands refuse: {hands.refuses}")
+        return Rung(None, because=f"not repaired: its hands refuse: {hands.refuses[:SHOWN]}")
     rungs = [rung for rung in _ladder(view, verdict) if rung.kind in policy.local_repair and _allows(hands, rung)]
     if not rungs:
         return Rung(None, because="not repaired: no rung that is allowed there cures this")

@@ -196,7 +196,7 @@ class _Planner:
             return "human_hold", self.memory.human_holds[view.slot]
         hands = view.facts.get(HandsFacts)
         if hands is not None and hands.held:
-            return "human_hold", f"on the node itself: {hands.held}"
+            return "human_hold", f"on the node itself: {hands.held[:200]}"
         if drained_by_another(view):
             reason = view.scheduler.reason if view.scheduler is not None else ""
             return "foreign_drain", "it was drained by another" + (f": {reason}" if reason else "")

@@ -13,8 +13,9 @@ from gpuwatch.aggregator import settings as settings_file
 from gpuwatch.aggregator.scene import Scene
 from gpuwatch.errors import ConfigError
 from gpuwatch.hands import carry
+from gpuwatch.model.facts.hands import HandsFacts
 from gpuwatch.model.facts.nvml import Gpu, NvmlFacts
-from gpuwatch.model.order import from_text
+from gpuwatch.model.order import Answer, from_text
 from gpuwatch.model.wire import Ack, Envelope, Report
 from gpuwatch.sdk.ed25519 import Signer, make_key
 from tests.fakes_centre import Centre, _raw
@@ -234,6 +235,26 @@ def test_hold_on_the_node_keeps_it_from_everything(centre: Mended, step: str) ->
     hold.unlink()
     centre.seconds(300)
     assert centre.states()[SLOT] == "healthy in_service"
+
+
+def test_what_hands_may_say_is_bounded(centre: Mended, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever speaks in their name may write anything."""
+    told = centre.node.hands.facts
+    monkeypatch.setattr(centre.node.hands, "facts", lambda: msgspec.structs.replace(told(), nonce="n" * 100_000))
+    centre.wants(1)
+    centre.seconds(60)
+    assert {saga.step for saga in centre.executor.open()} == {"sign"}
+
+    def lies() -> HandsFacts:
+        (saga,) = [each for each in centre.executor.sagas() if each.action.order == "reset_gpu"]
+        answer = Answer(saga.action.action_id, "reset_gpu", GPU, "failed", "no\n" * 100_000, 0)
+        return msgspec.structs.replace(told(), answers=(answer,))
+
+    monkeypatch.setattr(centre.node.hands, "facts", lies)
+    centre.seconds(20)
+    words = [line.because for line in centre.lines("action_step") if "its hands say failed" in line.because]
+    assert words
+    assert all(len(because) < 400 and "\n" not in because for because in words)
 
 
 def test_without_a_word_of_the_policy_it_is_another_machine(tmp_path: Path, reboots: None) -> None:
