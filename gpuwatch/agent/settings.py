@@ -13,6 +13,7 @@ import msgspec
 
 from gpuwatch.collectors import Collector
 from gpuwatch.config import Fault, convert, read_toml, refuse
+from gpuwatch.sdk.trust import why_not
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Bytes = Annotated[int, msgspec.Meta(ge=65_536)]
@@ -46,12 +47,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     collectors: dict[str, Any]
 
 
-def load(path: Path, leaves: Mapping[str, Collector[Any]]) -> Settings:
-    """Read and check. Raises `ConfigError` that lists every fault."""
-    return checked(read_toml(path), leaves, file=str(path))
+def load(path: Path, leaves: Mapping[str, Collector[Any]], *, with_files: bool = False) -> Settings:
+    """Read and check. Raises `ConfigError` that lists every fault.
+
+    `with_files`: what is wrong with the files that it names is a fault too. An agent starts all the same: they may come
+    later.
+    """
+    return checked(read_toml(path), leaves, file=str(path), with_files=with_files)
 
 
-def checked(raw: Mapping[str, Any], leaves: Mapping[str, Collector[Any]], *, file: str) -> Settings:
+def checked(
+    raw: Mapping[str, Any], leaves: Mapping[str, Collector[Any]], *, file: str, with_files: bool = False
+) -> Settings:
     """The same for a table that is already read."""
     agent, faults = convert(raw, AgentSettings, file=file)
     tables = raw.get("collectors", {})
@@ -72,6 +79,8 @@ def checked(raw: Mapping[str, Any], leaves: Mapping[str, Collector[Any]], *, fil
                     collectors[name] = settings
     if agent is not None:
         faults += _places(agent, file)
+        if with_files and (why := why_no_trust(agent)):
+            faults.append(Fault(file, "ca_file", "a file of certificates in PEM", f"{agent.ca_file!r} ({why})"))
     refuse(faults)
     assert agent is not None
     return Settings(agent=agent, collectors=collectors)
@@ -83,6 +92,11 @@ def for_the_running(old: AgentSettings, new: AgentSettings) -> tuple[AgentSettin
     if bool(old.aggregator) != bool(new.aggregator):
         waiting.append("aggregator")
     return msgspec.structs.replace(new, **{key: getattr(old, key) for key in waiting}), tuple(waiting)
+
+
+def why_no_trust(agent: AgentSettings) -> str:
+    """Why no aggregator's certificate could be trusted; empty: nothing speaks against it."""
+    return why_not(agent.ca_file) if any(url.lower().startswith("https:") for url in agent.aggregator) else ""
 
 
 def listen_address(text: str) -> tuple[str, int] | None:

@@ -14,6 +14,7 @@ import msgspec
 
 from gpuwatch.agent.http_answer import read_answer
 from gpuwatch.model.wire import Ack
+from gpuwatch.sdk.trust import trusted
 
 TIMEOUT_S = 10.0  # for one connect, one write, one read; who tries for longer is interrupted by the sender
 MOST_REPLY_BYTES = 1 << 20
@@ -110,12 +111,10 @@ class Line:
         ).encode("ascii")
 
     def _new(self) -> http.client.HTTPConnection:
-        """Raises `OSError` where the certificates of `ca_file` cannot be read: they may come later, as a token may."""
+        """Raises `NoTrust` where the certificates of `ca_file` cannot be read: they may come later, as a token may."""
         if not self._secure:
             return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
-        import ssl  # here: a plain connection must not pay for it
-
-        context = ssl.create_default_context(cafile=self._ca_file or None)
+        context = trusted(self._ca_file)
         return http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout_s, context=context)
 
     def _forget(self, error: Exception) -> None:

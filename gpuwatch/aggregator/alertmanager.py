@@ -6,7 +6,6 @@ import base64
 import contextlib
 import http.client
 import socket
-import ssl
 import threading
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 
 from gpuwatch.aggregator.alert_settings import AlertmanagerSettings
 from gpuwatch.errors import GpuwatchError
+from gpuwatch.sdk.trust import NoTrust, trusted
 
 TIMEOUT_S = 10.0  # for one connect, one write, one read …
 DEADLINE_S = 30.0  # … and for all of them: an answer may also come a byte at a time
@@ -89,11 +89,10 @@ class Alertmanager:
     def _connect(self) -> http.client.HTTPConnection:
         if not self._secure:
             return http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
-        ca_file = self._settings.ca_file
         try:
-            context = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
-        except (OSError, ssl.SSLError) as error:
-            raise self._error(f"{ca_file} cannot be used: {error}", "set alertmanager.ca_file") from error
+            context = trusted(self._settings.ca_file, "alertmanager.ca_file")
+        except NoTrust as error:
+            raise self._error(str(error), "put certificates in PEM there, or name another file") from error
         return http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT_S, context=context)
 
     def _error(self, why: str, next_step: str, *, refused: bool = False) -> AlertError:

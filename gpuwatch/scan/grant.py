@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import ssl
 import threading
 import time
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from gpuwatch.scan.remarks import Remark
+from gpuwatch.sdk.trust import trusted
 
 WITHIN_S = 2.0
 MOST_REPLY_BYTES = 10_000
@@ -67,8 +67,7 @@ def _one(url: str, token: str, ca_file: str, body: bytes, timeout_s: float) -> G
     host, port = parts.hostname or "", parts.port
     connection: http.client.HTTPConnection
     if parts.scheme == "https":
-        context = ssl.create_default_context(cafile=ca_file or None)
-        connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
+        connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=trusted(ca_file))
     else:
         connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:

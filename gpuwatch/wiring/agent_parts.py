@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpuwatch.agent.exporter import Exporter
 from gpuwatch.agent.metrics import Page
-from gpuwatch.agent.settings import AgentSettings, listen_address
+from gpuwatch.agent.settings import AgentSettings, listen_address, why_no_trust
 from gpuwatch.agent.wire_client import Line
 from gpuwatch.errors import UsageError
 
@@ -40,7 +40,7 @@ def only_one(state_dir: Path) -> int | None:
 
 
 def lines(agent: AgentSettings, on_order: Callable[[str], None]) -> list[Line]:
-    """One to each aggregator; says what is wrong with the token's file."""
+    """One to each aggregator; says what is wrong with the files of token and certificates."""
     try:
         mode = Path(agent.token_file).stat().st_mode if agent.token_file else 0
     except OSError:
@@ -49,6 +49,8 @@ def lines(agent: AgentSettings, on_order: Callable[[str], None]) -> list[Line]:
         log.warning("the token file %r cannot be read: the aggregator will refuse reports", agent.token_file)
     elif mode & (stat.S_IROTH | stat.S_IWOTH):
         log.warning("every user of this node may read or write the token file %s: chmod o= it", agent.token_file)
+    if why := why_no_trust(agent):
+        log.error("ca_file %s: %s; no report can be sent over https until it is there", agent.ca_file, why)
     return [
         Line(url, token_file=agent.token_file, ca_file=agent.ca_file, on_order=on_order) for url in agent.aggregator
     ]

@@ -54,8 +54,9 @@ def resume(config: Path) -> int:
 
 
 def check(config: Path) -> int:
-    """Whether an agent would take this settings file. Raises `ConfigError` with every fault."""
-    settings = load(config, leaves(gpuwatch.collectors, "COLLECTOR", Collector))
+    """Whether an agent would take this settings file, and could use the files that it names for https. Raises
+    `ConfigError` with every fault."""
+    settings = load(config, leaves(gpuwatch.collectors, "COLLECTOR", Collector), with_files=True)
     print(f"{config}: good; collectors: {' '.join(sorted(settings.collectors))}")
     return 0
 

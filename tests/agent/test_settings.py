@@ -62,6 +62,18 @@ def test_five_faults_are_told_at_once(tmp_path: Path) -> None:
     assert caught.value.exit_code == 2
 
 
+def test_a_check_looks_into_the_file_of_certificates_too_and_a_start_does_not_end_over_it(tmp_path: Path) -> None:
+    path = tmp_path / "agent.toml"
+    for url, faulty in (("https://a:1", True), ("http://a:1", False)):
+        path.write_text(f'aggregator = ["{url}"]\nca_file = "{tmp_path}/none.pem"\ninterval_s = 1.0\n')
+        assert load(path, DOORS).agent.ca_file
+        if faulty:
+            with pytest.raises(ConfigError, match=r"ca_file: expected .*PEM, got '.*none.pem' \(No such file"):
+                load(path, DOORS, with_files=True)
+        else:
+            load(path, DOORS, with_files=True)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [

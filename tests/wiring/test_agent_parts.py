@@ -29,6 +29,26 @@ def test_the_tokens_file(tmp_path: Path, caplog: pytest.LogCaptureFixture, mode:
     assert said in caplog.text if said else not caplog.text
 
 
+@pytest.mark.parametrize(
+    ("url", "text", "said"),
+    [
+        ("https://a:1", None, "No such file or directory; no report can be sent"),
+        ("https://a:1", "x", "holds no certificates in PEM; no report can be sent"),
+        ("http://a:1", None, ""),
+    ],
+)
+def test_the_certificates_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, url: str, text: str | None, said: str
+) -> None:
+    token, path = tmp_path / "token", tmp_path / "ca.pem"
+    token.write_text("token")
+    token.chmod(0o600)
+    if text is not None:
+        path.write_text(text)
+    lines(AgentSettings(aggregator=(url,), token_file=str(token), ca_file=str(path)), lambda _: None)
+    assert f"ca_file {path}: {said}" in caplog.text if said else not caplog.text
+
+
 def test_a_port_that_is_taken_blinds_nobody(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
