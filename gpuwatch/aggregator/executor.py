@@ -254,6 +254,8 @@ class Executor:
         if isinstance(result, Cancelled) and result.hands_off:
             self._people.hold(saga.action.slot, "somebody", result.because)
             saga = msgspec.structs.replace(saga, drained=False)  # that drain is no longer ours to lift
+        if isinstance(result, Failed):
+            saga = msgspec.structs.replace(saga, **dict(result.changes))
         after = s.undo(saga, how, result.because, at_ns)
         self._save(after, [s.step_line(saga, saga.step, how, at_ns, result.because)])
         self._changed()

@@ -73,7 +73,7 @@ def give(hands: Hands) -> Result:
         return Waiting("its hands are at it")
     if told is not None and told.boot_id == order.boot_id and told.told_monotonic_ns > order.expires_monotonic_ns:
         desk.take_back(order.machine)
-        return Failed("the order expired before its hands saw it")
+        return Failed("the order expired before its hands saw it", {"order": None})
     try:
         hands.allow(harmful=True)
     except Held:

@@ -50,6 +50,7 @@ class Failed:
     """It cannot be done: give up and undo."""
 
     because: str
+    changes: Mapping[str, Any] = field(default_factory=dict)  # fields of the saga
 
 
 @dataclass(frozen=True, slots=True)

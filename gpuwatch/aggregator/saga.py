@@ -54,7 +54,7 @@ class Saga(msgspec.Struct, frozen=True, kw_only=True):
     drained: bool = False  # our drain stands in the scheduler
     passed: tuple[str, ...] = ()  # steps that are done
     boot: str = ""  # reimage, repair: the boot that is to end
-    order: Order | None = None  # repair: as it is signed
+    order: Order | None = None  # repair: as it is signed; none where it failed before any hands saw one
 
     @property
     def step(self) -> str:
@@ -127,6 +127,7 @@ def step_line(saga: Saga, step: str, state: str, at_unix_ns: int, because: str =
 def remembered(saga: Saga, started_monotonic_ns: int | None) -> Done:
     """What the planner must know of it."""
     action = saga.action
+    never_given = saga.outcome == "failed" and saga.order is None
     return Done(
         action_id=action.action_id,
         kind=action.kind,
@@ -138,5 +139,5 @@ def remembered(saga: Saga, started_monotonic_ns: int | None) -> Done:
         started_monotonic_ns=started_monotonic_ns,
         ended=bool(saga.outcome),
         outcome=saga.outcome,
-        order=action.order,
+        order="" if never_given else action.order,
     )

@@ -63,7 +63,9 @@ def next_rung(
     times = sum(1 for done in own if done.cause == verdict.cause)
     if times >= policy.max_attempts_per_machine:
         return Rung(None, because=f"not repaired: {times} repairs did not cure it")
-    tried = [d.order for d in own if d.outcome != "cancelled" and age_s(d, fleet, now) < policy.repair_again_s]
+    tried = [
+        d.order for d in own if d.order and d.outcome != "cancelled" and age_s(d, fleet, now) < policy.repair_again_s
+    ]
     for rung in rungs:
         if rung.kind not in tried and rung.kind is not None:
             return Rung(rung.kind, rung.target, f"its hands may {_WORDS[rung.kind].format(rung.target)}")

@@ -66,7 +66,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     started_monotonic_ns: int | None  # None: before the aggregator's last start
     ended: bool
     outcome: str = ""  # done | failed | cancelled; empty while open
-    order: str = ""  # repair: see Action
+    order: str = ""  # repair: see Action; empty where it failed before the node's hands saw an order
 
 
 class PlanMemory(msgspec.Struct, frozen=True, kw_only=True):

@@ -257,6 +257,20 @@ def test_what_hands_may_say_is_bounded(centre: Mended, monkeypatch: pytest.Monke
     assert all(len(because) < 400 and "\n" not in because for because in words)
 
 
+def test_an_order_that_nobody_saw_is_no_try_of_its_rung(centre: Mended) -> None:
+    """Held for longer than the order is good: it is made out anew: a reset that never was is no reason to reboot."""
+    centre.wants(1)
+    while not centre.executor.open() or centre.executor.open()[0].step != "order":
+        centre.second()
+    (centre.folder / "HOLD").touch()
+    centre.seconds(400)
+    (centre.folder / "HOLD").unlink()
+    centre.seconds(200)
+    assert centre.actions() == [("repair reset_gpu", "failed"), ("repair reset_gpu", "done")]
+    assert centre.node.did() == ["release", f"reset {GPU}", "resume"]
+    assert centre.states()[SLOT] == "healthy in_service"
+
+
 def test_without_a_word_of_the_policy_it_is_another_machine(tmp_path: Path, reboots: None) -> None:
     centre = Mended(tmp_path, policy='[hands]\nkey_file = "order.pem"\n')
     centre.wants(1)

@@ -137,6 +137,7 @@ class Case:
         pytest.param(Case(past=(done("reset_gpu", outcome="done"),)), "reboot", "", id="sick-again-after-a-reset"),
         pytest.param(Case(past=(done("reset_gpu", outcome="cancelled"),)), "reset_gpu", "GPU-3", id="not-needed-then"),
         pytest.param(Case(past=(done("reset_gpu", 90_000.0),)), "reset_gpu", "GPU-3", id="long-ago"),
+        pytest.param(Case(past=(done(""),)), "reset_gpu", "GPU-3", id="nobody-saw-the-order"),
         pytest.param(Case(past=(done("reset_gpu", machine="m-old"),)), "reset_gpu", "GPU-3", id="another-machine"),
         pytest.param(Case(gpu(), evidence(note=True)), "reset_gpu", "GPU-3", id="a-note-beside-it"),
         pytest.param(
@@ -174,6 +175,7 @@ def test_the_mildest_rung_that_is_left(case: Case, order: str, target: str) -> N
             id="not-allowed",
         ),
         pytest.param(Case(past=(done("reset_gpu"), done("reboot"))), "2 repairs did not cure it", id="both-tried"),
+        pytest.param(Case(past=(done(""), done(""))), "2 repairs did not cure it", id="nobody-saw-two-orders"),
         pytest.param(
             Case(past=(done("reset_gpu", 90_000.0), done("reboot", 90_000.0))), "2 repairs", id="both-tried-long-ago"
         ),
