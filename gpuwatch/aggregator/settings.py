@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -128,8 +128,9 @@ class Settings:
         return self.places.get(slot) or Place(self.rest)
 
 
-def load(path: Path) -> Settings:
-    """The settings of one file. Raises `ConfigError` with every fault of every table."""
+def load(path: Path, more: Callable[[Settings, str], list[Fault]] | None = None) -> Settings:
+    """The settings of one file. Raises `ConfigError` with every fault of every table, and those that `more` finds in
+    what was read and the file's name."""
     raw = config.read_toml(path)
     file, faults = config.convert(raw, _File, file=str(path))
     rules, fleet_rules = _rules(raw, str(path), faults)
@@ -153,8 +154,7 @@ def load(path: Path) -> Settings:
     if not (host.strip("[]") and port.isdigit() and int(port) < 65_536):
         faults.append(Fault(str(path), "server.listen", "address:port such as 127.0.0.1:9190", repr(server.listen)))
     faults += alert_settings.faults_of(file.alertmanager, str(path))
-    config.refuse(faults)
-    return Settings(
+    settings = Settings(
         server=server,
         cluster=file.cluster,
         pools=pools,
@@ -167,6 +167,8 @@ def load(path: Path) -> Settings:
         alertmanager=alert_settings.resolved(file.alertmanager, path.parent),
         order_key_file=None if key_file is None else path.parent / key_file,
     )
+    config.refuse([*faults, *(more(settings, str(path)) if more else ())])
+    return settings
 
 
 def _table(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -252,12 +254,15 @@ def _pools(
             for domain, patterns in pool.domains.items()
             for slot in _names(patterns, f"pools.{name}.domains.{domain}", file, faults)
         }
-        for slot in _names(pool.nodes, f"pools.{name}.nodes", file, faults):
+        before = len(faults)
+        slots = _names(pool.nodes, f"pools.{name}.nodes", file, faults)
+        whole = bool(pool.nodes) and len(faults) == before  # else a slip there would make strangers of its slots below
+        for slot in slots:
             if slot in owners:
                 faults.append(Fault(file, f"pools.{name}.nodes", "each slot once", f"{slot}, as in {owners[slot]}"))
             owners[slot] = f"pools.{name}"
             places[slot] = Place(name, domains.pop(slot, ""))
-        for domain in dict.fromkeys(domains.values()) if pool.nodes else ():
+        for domain in dict.fromkeys(domains.values()) if whole else ():
             strange = [slot for slot in domains if domains[slot] == domain]
             others = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
             faults.append(Fault(file, f"pools.{name}.domains.{domain}", f"slots of pools.{name}", strange[0] + others))

@@ -12,11 +12,12 @@ import typer
 from gpuwatch import __version__
 from gpuwatch.cli import failure, orders
 from gpuwatch.cli.agent import agent
+from gpuwatch.cli.aggregator import aggregator
 from gpuwatch.cli.dashboards import dashboards
 from gpuwatch.cli.hands import hands
 from gpuwatch.cli.report import CostReport, cost_report
 from gpuwatch.cli.scan import ScanCommand, scan
-from gpuwatch.cli.words import AsJson, Config
+from gpuwatch.cli.words import AsJson
 from gpuwatch.errors import UsageError
 
 app = typer.Typer(
@@ -44,12 +45,7 @@ def _top(
 
 
 app.add_typer(agent, name="agent")
-
-
-@app.command()
-def aggregator(config: Config = Path("/etc/gpuwatch/aggregator.toml")) -> None:
-    """Receive reports, judge, plan, act within the policy, keep the ledger, serve page, API and metrics."""
-    os.execv(sys.executable, [sys.executable, "-m", "gpuwatch.wiring.aggregator", "--config", str(config)])
+app.add_typer(aggregator, name="aggregator")
 
 
 @app.command()

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from gpuwatch.cli.words import Config
+from gpuwatch.cli.words import Config, not_before_a_command
 
 DEFAULT = Path("/etc/gpuwatch/agent.toml")
 
@@ -19,6 +19,7 @@ agent = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
 @agent.callback(invoke_without_command=True)
 def _run(context: typer.Context, config: Config = DEFAULT) -> None:
     """Watch this node: NVML, kernel log, host and training heartbeats; send reports to the aggregator."""
+    not_before_a_command(context, "config", "--config")
     if context.invoked_subcommand is None:
         # A fresh interpreter: the agent must not carry this command line's libraries in memory for months.
         os.execv(sys.executable, [sys.executable, "-m", "gpuwatch.wiring.agent", "--config", str(config)])

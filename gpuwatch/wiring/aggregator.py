@@ -21,6 +21,7 @@ from gpuwatch.aggregator.clockwork import Clockwork
 from gpuwatch.aggregator.committer import Committer
 from gpuwatch.aggregator.lastseen import LastSeenKeeper
 from gpuwatch.aggregator.money import MoneyDesk
+from gpuwatch.aggregator.named_files import faults_of_later
 from gpuwatch.aggregator.server import Server, tune_interpreter
 from gpuwatch.aggregator.settings import Settings
 from gpuwatch.clock import Clock, SystemClock
@@ -140,7 +141,10 @@ def run(config: Path) -> int:
     if not os.isatty(0):  # a service has no terminal that could be closed, and its settings are read when it starts
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     service = ServiceManager()
-    aggregator = Aggregator(settings_file.load(config))
+    settings = settings_file.load(config)
+    for fault in faults_of_later(settings, str(config)):
+        LOG.error("%s", fault)
+    aggregator = Aggregator(settings)
     aggregator.start()
     tune_interpreter()
     if aggregator.url.startswith("http://") and not aggregator.url.startswith(("http://127.", "http://[::1]")):

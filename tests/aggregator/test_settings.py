@@ -135,6 +135,12 @@ def test_single_faults(tmp_path: Path, old: str, new: str, said: str) -> None:
     assert said in faults_of(tmp_path, GOOD.replace(old, new))
 
 
+def test_a_slip_in_the_nodes_makes_no_strangers_of_the_domains(tmp_path: Path) -> None:
+    said = faults_of(tmp_path, GOOD.replace('nodes = ["gpu[01-04]"]', 'nodes = ["gpu[04-01]"]'))
+    assert said.startswith("1 fault in the settings")
+    assert "pools.h100.nodes: expected slots such as gpu[01-16]" in said
+
+
 def test_a_mode_that_acts_needs_its_hands(tmp_path: Path) -> None:
     text = GOOD[: GOOD.index("[cloud]")]
     said = faults_of(tmp_path, text)

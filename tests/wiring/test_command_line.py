@@ -29,6 +29,13 @@ def test_no_token_of_nothing(tmp_path: Path, secret: str, machine: str, what: st
     assert said.output == ""
 
 
+@pytest.mark.parametrize("group", ["agent", "aggregator"])
+def test_a_file_that_is_named_before_the_command_is_not_lost(tmp_path: Path, group: str) -> None:
+    said = CliRunner().invoke(app, [group, "--config", str(tmp_path / "none.toml"), "check"])
+    assert isinstance(said.exception, UsageError)
+    assert said.exception.next_step.endswith(f" {group} check --config FILE")
+
+
 @pytest.mark.parametrize("words", [["--nodes", "4"], ["--nodes", "65"], ["--port", "65536"], ["--port", "-1"]])
 def test_a_demo_that_cannot_be_is_refused_at_once(words: list[str]) -> None:
     assert CliRunner().invoke(app, ["demo", *words]).exit_code == 2
