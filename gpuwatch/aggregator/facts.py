@@ -43,19 +43,26 @@ class LazyFacts(Mapping[type, Any]):
         self._envelopes = envelopes
         self._found: dict[type, Any] = {}
 
-    def __getitem__(self, kind: type) -> Any:
-        if kind in self._found:
+    def get(self, kind: type, default: Any = None) -> Any:
+        """Written out: each rule asks, mostly for what is not there, and `Mapping` would raise and catch for that."""
+        try:
             found = self._found[kind]
-        else:
-            envelope = self._envelopes.get(_COLLECTOR_OF.get(kind, ""))
-            try:
-                found = None if envelope is None else decoded(envelope)
-            except (msgspec.MsgspecError, RecursionError):
-                found = None
-            self._found[kind] = found
+        except KeyError:
+            found = self._found[kind] = self._look(kind)
+        return default if found is None else found
+
+    def __getitem__(self, kind: type) -> Any:
+        found = self.get(kind)
         if found is None:
             raise KeyError(kind)
         return found
+
+    def _look(self, kind: type) -> Any:
+        envelope = self._envelopes.get(_COLLECTOR_OF.get(kind, ""))
+        try:
+            return None if envelope is None else decoded(envelope)
+        except (msgspec.MsgspecError, RecursionError):
+            return None
 
     def __iter__(self) -> Iterator[type]:
         return (kind for kind in _COLLECTOR_OF if self.get(kind) is not None)

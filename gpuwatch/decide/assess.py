@@ -13,6 +13,8 @@ from gpuwatch.model.verdict import Verdict
 from gpuwatch.model.view import FleetView, MissingFact, NodeView
 from gpuwatch.rules import FleetRule, Rule
 
+_ONE = (Evidence, Unknown)
+
 
 def assess(view: NodeView, now: Moment, rules: Mapping[str, tuple[Rule[Any], Any]]) -> tuple[Finding, ...]:
     """What every given rule says of one node. `rules`: name -> (rule, its settings).
@@ -27,7 +29,7 @@ def assess(view: NodeView, now: Moment, rules: Mapping[str, tuple[Rule[Any], Any
             said = rule.examine(view, now, settings)
             if said is None:
                 continue
-            if isinstance(said, Evidence | Unknown):
+            if isinstance(said, _ONE):
                 found.append(said)
             else:
                 found.extend(said)
