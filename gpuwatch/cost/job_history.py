@@ -22,6 +22,7 @@ SPLITS = ("state", "group", "user", "account", "partition", "month")
 GROUPS = ("completed", "failed", "cancelled", "preempted", "requeued", "running", "pending", "other")
 _GROUP_WORDS = {"failed": "failed: at most this is lost", "cancelled": "cancelled: what is lost is not known"}
 _DAY_S = 86_400
+_GAP_S = 3600  # a fleet that is used has jobs that begin and end more often
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +99,7 @@ def make_job_report(
     findings = findings_of(history, bool(total.unpriced), bool(rates))
     idle, sentences = None, list(said(grouped))
     if fleet_gpus is not None and since is not None and until is not None and until > since:
-        idle, words = _idle(history, rates, fleet_gpus, since, until)
+        idle, words = _idle(history, rates, fleet_gpus, since, until, made_unix_s)
         sentences += words
         if since_unix_s is None:
             findings.append(
@@ -232,7 +233,9 @@ def _sum_line(total: _Line, history: JobHistory) -> str:
     return f"{text}. An estimate from {history.source}, not a bill."
 
 
-def _idle(history: JobHistory, rates: Rates, fleet_gpus: int, since: int, until: int) -> tuple[JobRow, list[str]]:
+def _idle(
+    history: JobHistory, rates: Rates, fleet_gpus: int, since: int, until: int, made_unix_s: int
+) -> tuple[JobRow, list[str]]:
     """What a fleet of this size was paid for and no job held."""
     capacity = fleet_gpus * (until - since)
     held = sum(one.gpu_seconds for one in history.sums)
@@ -260,13 +263,14 @@ def _idle(history: JobHistory, rates: Rates, fleet_gpus: int, since: int, until:
     )
     text = f"{words}; jobs held {hours_of(held):,}, so {worth(row)} ({share} % of the fleet) were in no job."
     first, last = history.begins_unix_s, history.ends_unix_s
+    end = "now" if until == made_unix_s else "the period's end"  # a period that still runs, and a dump of this morning
     for gap_s, words in (
-        ((since if first is None else first) - since, "starts {} days after the period's begin"),
-        (until - (until if last is None else last), "ends {} days before the period's end"),
+        ((since if first is None else first) - since, "starts {} after the period's begin"),
+        (until - (until if last is None else last), f"ends {{}} before {end}"),
     ):
-        if gap_s > _DAY_S:
-            gap = words.format(f"{gap_s / _DAY_S:,.1f}")
-            text += f" What the dump holds {gap}: if jobs are missing there, less was idle."
+        if gap_s > _GAP_S:
+            gap = words.format(f"{gap_s / _DAY_S:,.1f} days" if gap_s > 2 * _DAY_S else f"{gap_s / 3600:,.1f} hours")
+            text += f" What the dump holds {gap}, all of which counts as idle: if jobs are missing there, less was."
     if history.unknown_gpus_count:
         text += " Jobs whose GPUs are not known held some of it."
     return row, [text + " Nodes that were drained or broken are in it: a job history does not know them."]

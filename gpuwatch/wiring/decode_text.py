@@ -48,7 +48,7 @@ def write(told: Sequence[Told], reader: LogReader, verdict: Decision, page: Text
             ("how bad", sentences.how_bad(event)),
             ("means", f"{event.meaning}."),
             *(("note", note) for note in sentences.notes(one, list(told))),
-            ("do", f"{sentences.ACTION[event.action]} ({event.action})"),
+            ("do", sentences.ACTION[event.action] + (f" ({event.action})" if event.action != "none" else "")),
             ("drain", sentences.DRAIN[event.drain]),
         ]
         for label, text in rows:

@@ -204,6 +204,10 @@ def test_idle_capacity_of_a_fleet() -> None:
     assert not any("give the period" in said for said in short.findings)
     assert "starts 3.0 days after" in short.said[-1]
     assert "ends 3.0 days before" in short.said[-1]
+    running = report(one("COMPLETED", "completed", DAY), fleet_gpus=16, since=0, until=2 * NOW, ends=NOW - 7 * 3600)
+    assert "What the dump holds ends 7.0 hours before now, all of which counts as idle" in running.said[-1]
+    fresh = report(one("COMPLETED", "completed", DAY), fleet_gpus=16, since=0, until=2 * NOW, ends=NOW - 600)
+    assert "What the dump holds" not in fresh.said[-1]
     small = report(one("COMPLETED", "completed", 12 * DAY), fleet_gpus=8)
     assert small.idle is not None
     assert small.idle.gpu_seconds == 0
