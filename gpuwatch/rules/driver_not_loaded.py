@@ -43,11 +43,14 @@ def examine(view: NodeView, now: Moment, settings: Settings) -> Finding | None: 
         why = "NVML says that the driver is not loaded, but it is: the container hides it"
         return Unknown(rule="driver_not_loaded", subject=subject, because=why)
     here = view.expected_gpu_count or facts.pci_gpu_count
+    what = "the NVIDIA driver is not loaded"
+    if error == LIBRARY_NOT_FOUND:
+        what = "neither the NVIDIA driver nor its library is here: not installed, or removed"
     return Evidence(
         rule="driver_not_loaded",
         subject=subject,
         argues_for=Health.DRIVER_FAILED,
-        because=f"the NVIDIA driver is not loaded (NVML code {error}) on a node with {here} GPUs",
+        because=f"{what} (NVML code {error}) on a node with {here} GPUs",
         conclusive=True,
         action="reboot",
         must_last="driver_grace_s",

@@ -8,7 +8,9 @@ from typing import Literal
 import msgspec
 
 from gpuwatch.agent.answers import Latest
+from gpuwatch.faults.nvml_codes import LIBRARY_NOT_FOUND
 from gpuwatch.model.evidence import Evidence, Finding
+from gpuwatch.model.facts.nvml import NvmlFacts
 from gpuwatch.model.states import SICK
 
 Level = Literal["ok", "warning", "critical", "unknown"]
@@ -41,6 +43,8 @@ def remarks(findings: Sequence[Finding], answers: Sequence[Latest], expected_gpu
 def _of_rules(findings: Sequence[Finding], answers: Sequence[Latest]) -> list[Remark]:
     absent = any(answer.facts is None for answer in answers)
     told: list[Remark] = []
+    facts = next((answer.facts for answer in answers if isinstance(answer.facts, NvmlFacts)), None)
+    without = facts is not None and facts.init_error == LIBRARY_NOT_FOUND  # a reboot installs nothing
     for finding in findings:
         subject = f"{finding.subject.kind} {finding.subject.id}"
         if isinstance(finding, Evidence):
@@ -51,7 +55,7 @@ def _of_rules(findings: Sequence[Finding], answers: Sequence[Latest]) -> list[Re
                     rule=finding.rule,
                     subject=subject,
                     because=finding.because,
-                    action=finding.action,
+                    action="install_driver" if without and finding.rule == "driver_not_loaded" else finding.action,
                     conclusive=sick and finding.conclusive and not finding.must_last,
                 )
             )
@@ -72,7 +76,7 @@ def _none_of(expected_gpus: int | None, answers: Sequence[Latest]) -> list[Remar
             rule="gpu_missing",
             subject="source nvml",
             because=because,
-            action="reboot",
+            action="check_machine",
         )
     ]
 

@@ -18,6 +18,10 @@ from gpuwatch.model.facts.training import TrainingFacts
 from gpuwatch.rules import Rule
 from gpuwatch.scan import EXIT_CODES, Look, Remark
 
+LOCAL_ACTION = {  # asked for by this look alone; no planner knows them
+    "check_machine": "see what machine this is: it has no NVIDIA GPU on its PCI bus, and no driver either",
+    "install_driver": "install the NVIDIA driver (module and libraries of one version); a reboot alone brings none",
+}
 MOST_EVENTS_SHOWN = 20
 MOST_SUBJECTS_SHOWN = 16
 NOTHING_KNOWN = "what could not be looked at is not known to be well"
@@ -47,7 +51,7 @@ def as_text(seen: Look, rules: Mapping[str, Rule[Any]]) -> str:
         )
         lines += [f"  matters  {matters}"] if matters else []
         for action in sorted({remark.action for remark in remarks} - {"none"}):
-            lines.append(f"  do       {ACTION.get(action, action.replace('_', ' '))}")
+            lines.append(f"  do       {(ACTION | LOCAL_ACTION).get(action, action.replace('_', ' '))}")
         lines += [f"  source   {known.source}"] if known is not None and known.source and level != "unknown" else []
     level = seen.level()
     ending = {"ok": "OK: nothing wrong was found", "unknown": "unknown: not everything could be looked at"}

@@ -46,6 +46,7 @@ def test_each_answer(expected: int | None, facts: dict[str, Any], kind: type | N
         assert found.argues_for is Health.DRIVER_FAILED
         assert found.must_last == "driver_grace_s"
         assert found.conclusive
+        assert ("not installed, or removed (NVML code 12)" in found.because) is (facts["init_error"] == 12)
 
 
 def test_without_nvml_facts_it_cannot_tell() -> None:

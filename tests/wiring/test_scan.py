@@ -185,6 +185,26 @@ def test_no_gpu_is_said_plainly_and_the_rest_goes_on(
     assert found["sources"]["training"]["status"] == "ok"
     code, found = scanned(machine, capsys, expected_gpus=8)
     assert (code, found["findings"][0]["because"]) == (2, "0 of 8 GPUs: no NVIDIA GPU or driver on this node")
+    assert found["findings"][0]["action"] == "check_machine"  # a reboot brings neither
+    assert scan.run(config=machine.config(), expected_gpus=8) == 2
+    assert "do       see what machine this is" in capsys.readouterr().out
+
+
+def test_a_driver_that_was_never_installed_is_to_be_installed(
+    machine: Machine, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    gpu = tmp_path / "pci" / "0000:05:00.0"
+    gpu.mkdir(parents=True)
+    (gpu / "vendor").write_text("0x10de\n")
+    (gpu / "class").write_text("0x030200\n")
+    machine.nvml = {"pci_devices": str(gpu.parent), "driver_file": str(tmp_path / "absent"), "container": "no"}
+    code, found = scanned(machine, capsys, expected_gpus=1)
+    if found["sources"]["nvml"]["facts"]["init_error"] != 12:
+        pytest.skip("this machine has NVIDIA's library")
+    assert code == 2
+    assert [one["action"] for one in found["findings"] if one["rule"] == "driver_not_loaded"] == ["install_driver"]
+    scan.run(config=machine.config(), expected_gpus=1)
+    assert "do       install the NVIDIA driver" in capsys.readouterr().out
 
 
 def test_a_source_that_fails_is_unknown(
