@@ -23,13 +23,14 @@ from gpuwatch.decide.witnesses import Absence, Doubt, absence, doubt, fresh_word
 from gpuwatch.model.evidence import Evidence, Finding, Unknown
 from gpuwatch.model.moment import Moment
 from gpuwatch.model.policy import Policy
-from gpuwatch.model.states import Health, Lifecycle
+from gpuwatch.model.states import SICK, Health, Lifecycle
 from gpuwatch.model.verdict import Judgement, Verdict
 from gpuwatch.model.view import FleetView, NodeView
 
 NVML_FRESH_S = 90.0
 """How old NVML's answer may be beside the node's other sources: the agent asks a slow driver less often."""
 DEFAULT = Policy()
+WORSE = SICK | {Health.ABSENT}
 WELL = "it reports, and every check that ran is clean"
 
 
@@ -113,7 +114,7 @@ def _conclude(
         return _silent(view, kept, proof, absence(view, words, policy, doubts, gang, now), last, now)
     dissent = [e for e in words if e.argues_for in (Health.DEAD, Health.ABSENT)]
     if proof is not None and (proof.health is not Health.SUSPECT or not dissent):
-        software = proof.software and not dissent
+        software = proof.software and not any(e.path != "agent" and e.argues_for in WORSE for e in about_node)
         return _sick(view, kept, proof, last, now, proof.evidence.because, software=software)
     if dissent:
         because = f"{dissent[0].because}, but its agent reports: the agent is there to see"

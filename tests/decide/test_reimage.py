@@ -205,6 +205,13 @@ def hung(**changes: Any) -> NodeView:
             False,
             id="wedged-and-the-cloud-says-failed",
         ),
+        pytest.param(
+            dataclasses.replace(
+                hung(), scheduler=SchedulerSays(state="down", received_monotonic_ns=later(T0, -3600).monotonic_ns)
+            ),
+            False,
+            id="wedged-and-the-scheduler-said-down-long-ago",
+        ),
     ],
 )
 def test_what_is_of_software(view: NodeView, software: bool) -> None:
