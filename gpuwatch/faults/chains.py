@@ -18,6 +18,7 @@ from gpuwatch.faults.prefix import Record
 from gpuwatch.faults.stamps import apart
 
 CHAIN_S = 10.0  # the lines of one error of the bus come within moments
+RECOVERY_S = 120.0  # a port waits a minute for the devices behind it, after a reset that takes some seconds
 AFTERMATH_S = 600.0  # how long a dead disk's users go on complaining
 TOGETHER_S = 120.0  # a stuck processor is reported again every 20 s or so
 MAX_HELD = 16
@@ -38,6 +39,7 @@ class Chains:
     def __init__(self) -> None:
         self._error: _Error | None = None
         self._victims: list[tuple[str, str, Record]] = []  # told before their port said what happened
+        self._behind: list[tuple[str, str, Record]] = []  # port, device: errors that a port told of a device
         self._dead: tuple[str, Record] | None = None
         self._stuck: dict[int, tuple[int, Record]] = {}  # processor -> longest, last told
 
@@ -56,6 +58,8 @@ class Chains:
         """The event as it is to be told, or nothing where it follows from one that was."""
         if event.kind in ("aer_fatal", "aer_nonfatal"):
             return [self._bus(event, record)]
+        if event.kind == "aer_recovered":
+            return self._recovered(event, record)
         if event.kind == "nvme_lost":
             self._dead = (event.subject, record)
         elif event.kind in ("disk_io_error", "disk_beyond_end") and self._is_aftermath(event, record):
@@ -74,7 +78,9 @@ class Chains:
         return told
 
     def _bus(self, event: Event, record: Record) -> Event:
-        before = self._error
+        before, via = self._error, event.details.get("via")
+        if isinstance(via, str) and event.pci is not None:
+            self._behind = [*self._behind[-MAX_HELD + 1 :], (via, event.pci, record)]
         if self._victims and not apart(self._victims[-1][2], record, CHAIN_S):
             driver, pci, _ = self._victims[0]
             self._victims.clear()
@@ -89,6 +95,16 @@ class Chains:
             return event
         self._error = _Error(event, event.subject, record)
         return event
+
+    def _recovered(self, event: Event, record: Record) -> list[Event]:
+        """The port says it for every device behind it."""
+        mine = [told for told in self._behind if told[0] == event.pci and not apart(told[2], record, RECOVERY_S)]
+        self._behind = [told for told in self._behind if told not in mine]
+        details = {"via": event.subject}
+        return [
+            msgspec.structs.replace(event, pci=pci, subject=pci, details=details)
+            for pci in dict.fromkeys(pci for _, pci, _ in mine)
+        ] or [event]
 
     def _blame(self, event: Event, driver: str, pci: str, root: str, record: Record) -> Event:
         blamed = msgspec.structs.replace(

@@ -31,7 +31,7 @@ def read(block: str, key: str, value: str, before: Mapping[str, str], pci: str |
         details = {"field": key, "confirm": "NVML recovery action"}
         return named("err_field", line, pci=pci, subject=subject, details=details)
     if key == RECOVERY:
-        return _wanted(value, pci, line)
+        return wanted(value, pci, line)
     if key == "SRAM Threshold Exceeded" and value == "Yes":
         return named("ecc_threshold", line, pci=pci, subject=subject)
     if block == "Volatile" and "Uncorrectable" in key and value.isdecimal() and int(value[:9]):
@@ -51,7 +51,8 @@ def read(block: str, key: str, value: str, before: Mapping[str, str], pci: str |
     return _fabric(key, value, before, pci, line) if block == "Fabric" else None
 
 
-def _wanted(word: str, pci: str | None, line: str) -> Event | None:
+def wanted(word: str, pci: str | None, line: str) -> Event | None:
+    """The driver's recovery action, in nvidia-smi's words; None where it wants nothing."""
     if word in ("None", "N/A", ""):
         return None
     number = WANTED.get(word)

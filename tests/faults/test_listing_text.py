@@ -30,6 +30,15 @@ LINES = [
     ("", "0, NVIDIA A100-SXM4-80GB, [N/A], [Not Supported], 0 %"),
     ("", "a reader, [GPU is lost]"),
     ("", '2026-01-01 app: "0, [GPU is lost], [GPU is lost]"'),
+    (
+        "event=recovery_action; index=1; wanted=Reset; severity=fatal; action=reset_gpu; drain=yes",
+        "0, None\n1, Reset\n2, None",
+    ),
+    (
+        "event=recovery_action; index=1; pci=0000:1b:00; wanted=Drain and Reset; drain=yes",
+        "index, pci.bus_id, gpu_recovery_action\n1, 00000000:1B:00.0, Drain and Reset",
+    ),
+    ("", "a note, Reset"),
     # refusals
     (
         "event=no_handle; index=3; pci=0000:5f:00; drain=yes",

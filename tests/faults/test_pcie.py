@@ -92,6 +92,13 @@ LINES = [
         "pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error received: 0000:01:00.0\n"
         "pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error received: 0000:02:00.0",
     ),
+    (  # and the port's recovery is that of both
+        f"event=aer_nonfatal; pci=0000:01:00.0; {SOME} || event=aer_nonfatal; pci=0000:02:00.0; {SOME} || "
+        f"event=aer_recovered; pci=0000:01:00.0; via=0000:00:01.0; {GOOD} || event=aer_recovered; pci=0000:02:00.0; {GOOD}",
+        "[10.000001] pcieport 0000:00:01.0: AER: Uncorrected (Non-Fatal) error received: 0000:01:00.0\n"
+        "[10.000002] pcieport 0000:00:01.0: AER: Uncorrected (Non-Fatal) error received: 0000:02:00.0\n"
+        "[11.000001] pcieport 0000:00:01.0: AER: device recovery successful",
+    ),
     (  # as kernels before 4.20 said it (wilicc/gpu-burn#1)
         f"event=aer_fatal; pci=0000:02:00.0; via=0000:00:02.0; device=nvidia; {DEAD}",
         "pcieport 0000:00:02.0: AER: Uncorrected (Fatal) error received: id=0010\n"
