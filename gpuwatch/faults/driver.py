@@ -25,7 +25,12 @@ _MISMATCH = re.compile(r"NVRM:\s+API mismatch:")
 _CLIENT = re.compile(r"client(?: '(?P<name>[^']*)' \(pid (?P<pid>\d{1,10})\))?\s+has the version (?P<version>\d[\d.]*)")
 _MODULE = re.compile(r"kernel module has\s+the version (?P<version>\d[\d.]*)")
 _NO_DEVICE = re.compile(
-    r"NVRM:\s+(?:The NVIDIA probe routine was not called|No NVIDIA (?:devices probed|GPU found|graphics adapter))"
+    r"NVRM:\s+(?:The NVIDIA probe routine was not called|No NVIDIA (?:devices probed|GPU found|graphics adapter)"
+    r"|None of the NVIDIA (?:devices|graphics adapters) were initialized)"
+)
+_STUCK = re.compile(  # leptonai/gpud#1271, #1272, NVIDIA/open-gpu-kernel-modules#971
+    r"NVRM:\s+(?:GPU\d{1,3} )?knvlink(?:UpdatePostRxDetectLinkMask_\w+: Failed to update Rx Detect Link mask"
+    r"|DiscoverPostRxDetLinks_\w+: Getting peer\d{1,3}(?:'s)? postRxDetLinkMask failed)"
 )
 _HEARTBEAT = re.compile(r"NVRM:\s+GPU(?P<index>\d{1,3}) _kgspIsHeartbeatTimedOut: Heartbeat timed out")
 _PEERMEM = re.compile(r"(?:nvidia[-_]peermem|nv_peer_mem):?\s+\w+:\d+ ERROR detected invalid context")
@@ -156,6 +161,8 @@ def simple(message: str) -> Event | None:
             ("warn", "none", "no"),
             message,
         )
+    if _STUCK.match(message) is not None:
+        return named("nvlink_driver_stuck", message)
     if message.startswith("NVRM:") and "[NV_ERR_RESET_REQUIRED]" in message:
         return named("gpu_reset_required", message)
     found = _SLOT.match(message)

@@ -18,6 +18,9 @@ from tests.faults_table import told
 MESSAGES = {
     "NVRM: Xid (PCI:0000:05:00): 79, pid=7, name=a, GPU has fallen off the bus.": "xid",
     "NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED]": "gpu_reset_required",
+    "NVRM: knvlinkDiscoverPostRxDetLinks_GH100: Getting peer0's postRxDetLinkMask failed!": "nvlink_driver_stuck",
+    "NVRM: knvlinkUpdatePostRxDetectLinkMask_IMPL: Failed to update Rx Detect Link mask!": "nvlink_driver_stuck",
+    "NVRM: None of the NVIDIA devices were initialized.": "driver_no_device",
     "infiniband rdmap0s6: Failed to submit command REG_MR (opcode 9) err -12": "efa_cmd_failed",
     "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up": "sxid",
     "mlx5_core 0000:d2:00.0: poll_health:825:(pid 0): device's health compromised - reached miss count": "nic_fw_dead",
@@ -138,7 +141,7 @@ def test_nobody_else_is_believed(prefix: str, message: str) -> None:
 
 def test_each_fault_that_the_kernel_tells_is_tried_here() -> None:
     elsewhere = re.compile(
-        r"fm_|no_|driver_|nvml_|err_|row_|page_|recovery_action|gpu_lost|pci_all_ones|ib_not_active|ecc_|fabric_|hw_slow|nvlink_"
+        r"fm_|no_|driver_|nvml_|err_|row_|page_|recovery_action|gpu_lost|pci_all_ones|ib_not_active|ecc_|fabric_|hw_slow|nvlink_inactive"
     )
     assert {kind for kind in catalogue() if not elsewhere.match(kind)} <= set(MESSAGES.values())
 
