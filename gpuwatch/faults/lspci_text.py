@@ -25,7 +25,7 @@ _LANES = (1, 2, 4, 8, 12, 16, 32)
 
 def is_device(raw: bytes) -> bool:
     """Whether a device may begin in this line."""
-    return raw[:1] in _HEX and (raw[2:3] == b":" or raw[4:5] == b":" or raw[5:6] == b":")
+    return b":" in (raw[2:3], raw[4:5], raw[5:6]) and raw[:1] in _HEX
 
 
 class LspciText:

@@ -17,13 +17,16 @@ from gpuwatch.faults.event import Detail, Event
 from gpuwatch.faults.named import named
 from gpuwatch.model.identity import pci_address
 
-WORDS = (b"[GPU ", b"[Unknown Error]", *(b", " + word.encode() for word in smi_query.WANTED))
-
 _KINDS = {"[GPU is lost]": "gpu_lost", "[GPU requires reset]": "gpu_reset_required", "[Unknown Error]": "err_field"}
 _CELL = re.compile(r"[\w .:/%()+-]{0,128}|\[[\w /]{1,64}\]")
 _PCI = re.compile(r"[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
 _UUID = re.compile(r"GPU-[0-9a-fA-F-]{36}")
 _INDEX = re.compile(r"\d{1,3}")
+
+
+def is_row(raw: bytes) -> bool:
+    """Whether such a row may be in this line."""
+    return b", [" in raw or (raw[:1].isdigit() and (b", Re" in raw or b", Dr" in raw))
 
 
 def read(line: str) -> Event | None:

@@ -30,7 +30,7 @@ class ToolText:
             self._words = raw[:MAX_VALUE].decode("utf-8", "replace") if len(raw) < MAX_VALUE else ""
         elif self._words and raw.strip():
             self._words = ""
-        row = any(map(raw.__contains__, smi_rows.WORDS))
+        row = smi_rows.is_row(raw)
         device = lspci_text.is_device(raw)
         if not row and not device and not raw.startswith(_STARTS):
             return []
