@@ -55,7 +55,7 @@ def scan(
         Role | None,
         typer.Option(
             "--as",
-            help="Answer a scheduler: 1 only for a conclusive fault of this node which the aggregator allows to take "
+            help="Answer a scheduler: 10 only for a conclusive fault of this node which the aggregator allows to take "
             "it out, else 0. Within --deadline even if every source hangs.",
         ),
     ] = None,
@@ -63,7 +63,7 @@ def scan(
 ) -> None:
     """Look at this node once, with no server and no settings.
 
-    Exit code: 0 ok, 1 warning, 2 critical, 3 unknown (something could not be looked at). With --as: 0 or 1.
+    Exit code: 0 ok, 1 warning, 2 critical, 3 unknown (something could not be looked at). With --as: 0 or 10.
     """
     from gpuwatch.wiring import scan as wiring
 

@@ -29,7 +29,7 @@ from gpuwatch.scan.words import as_text, headline
 AGENT_CONFIG = Path("/etc/gpuwatch/agent.toml")
 REST_S = 1.5  # of a whole call, for the start of the interpreter and the last words
 NOT_JUDGED = ("attribution", "environment")  # no rule reads them
-NOT_OK = 1  # of a role: any scheduler and NHC-like runner takes it as "this node is not well"
+NOT_OK = 10  # of a role: no code with which an interpreter or a shell that is broken itself would end
 
 
 class _Told(msgspec.Struct, frozen=True, array_like=True):
@@ -78,7 +78,7 @@ def run_as(
     only: Sequence[str] = (),
     deadline_s: float = 10.0,
 ) -> int:
-    """Look for a scheduler. 1 only for a conclusive fault of this node that the aggregator grants, else 0, always.
+    """Look for a scheduler. 10 only for a conclusive fault of this node that the aggregator grants, else 0, always.
 
     `config`: the agent's settings file, where the aggregator's address and the token are; the usual one if it exists.
     `deadline_s`: for everything together.

@@ -123,7 +123,7 @@ def test_a_conclusive_fault_takes_the_node_out_only_where_it_is_granted(
     assert (code, "not taken out" in line, "HOLD exists" in line) == (0, True, True)
     (tmp_path / "HOLD").unlink()
     code, line = asked("healthcheck")
-    assert code == 1
+    assert code == 10
     assert line.startswith("gpuwatch: gpu ")
     assert "\n" not in line
 
