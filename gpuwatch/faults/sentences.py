@@ -182,8 +182,8 @@ def decision(verdict: Decision) -> str:
         peer = "; suspect the other end of the link" if verdict.suspect_peer else ""
         return f"drain the node, then {what} ({verdict.action}){peer}. Because: {cause}"
     if verdict.action == "none":  # "no drain; nothing" would leave open whether there was anything to say
-        again = ", unless it repeats" if verdict.drain == "after_count" else ""
-        return f"no drain, and nothing is to be done{again}. Because: {cause}"
+        again = "; drain only if it repeats" if verdict.drain == "after_count" else ""
+        return f"no drain, and nothing needs to be done now{again}. Because: {cause}"
     if verdict.drain == "after_count":
         return f"no drain; {what} ({verdict.action}); drain only if it repeats. Because: {cause}"
     return f"no drain; {what} ({verdict.action}). Because: {cause}"

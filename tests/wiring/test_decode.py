@@ -60,7 +60,7 @@ def test_the_human_form_says_what_where_how_bad_and_what_to_do() -> None:
     [
         (APP, "no drain; restart the job (restart_app); drain only if it repeats"),
         ("NVRM: Xid (PCI:0000:05:00): 43, pid=7, x", "no drain; check the program"),
-        ("NVRM: Xid (PCI:0000:05:00): 45, pid=7, x", "no drain, and nothing is to be done. Because: "),
+        ("NVRM: Xid (PCI:0000:05:00): 45, pid=7, x", "no drain, and nothing needs to be done now. Because: "),
         ("NVRM: Xid (PCI:0000:05:00): 45, pid=7, x caused by previous Xid 79", "follow Xid 79 (GPU fell off the bus"),
         ("NVRM: Xid (PCI:0000:05:00): 154, GPU recovery action changed from 0x1 (x) to 0x0 (None)", "healthy again"),
         (
