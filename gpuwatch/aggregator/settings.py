@@ -284,6 +284,9 @@ def _names(patterns: tuple[str, ...], key: str, file: str, faults: list[Fault]) 
     return names
 
 
+_REPLACES = (Mode.APPROVE, Mode.REPLACE)
+
+
 def _check_modes(
     pools: Mapping[str, PoolSettings], cloud: Hand | None, scheduler: Hand | None, file: str, faults: list[Fault]
 ) -> None:
@@ -296,6 +299,11 @@ def _check_modes(
             if hand is None and not any(fault.key.startswith(word) for fault in faults):
                 key = f"pools.{name}.policy.mode"
                 faults.append(Fault(file, key, f"a [{word}] table for this mode", f"{mode.value!r} without one"))
+        by_name = scheduler is not None and scheduler.leaf.by_name
+        if by_name and cloud is not None and mode in _REPLACES and pool.policy.replace_order == "grow_first":
+            # Else the slot is given back while the sick machine still bears its name.
+            key = f"pools.{name}.policy.replace_order"
+            faults.append(Fault(file, key, "'release_first' with this scheduler", "'grow_first'"))
 
 
 def _resolve(server: ServerSettings, folder: Path) -> ServerSettings:

@@ -86,3 +86,4 @@ class SchedulerLeaf(Generic[S]):
     settings: type[S]
     open: Callable[[S], Scheduler]
     proven: bool = True
+    by_name: bool = False  # work goes to whichever machine bears the slot's name: the old one must be gone before

@@ -228,4 +228,4 @@ def _open(settings: Settings) -> SlurmScheduler:
     return SlurmScheduler(settings, SystemClock())
 
 
-SCHEDULER = SchedulerLeaf(settings=Settings, open=_open)
+SCHEDULER = SchedulerLeaf(settings=Settings, open=_open, by_name=True)

@@ -146,3 +146,14 @@ def test_a_mode_that_acts_needs_its_hands(tmp_path: Path) -> None:
     said = faults_of(tmp_path, text)
     assert "pools.h100.policy.mode: expected a [scheduler] table for this mode, got 'replace' without one" in said
     assert "pools.h100.policy.mode: expected a [cloud] table for this mode" in said
+
+
+def test_a_scheduler_that_goes_by_name_needs_the_old_machine_gone_first(tmp_path: Path) -> None:
+    slurm = GOOD[: GOOD.index("[scheduler]")] + '[scheduler]\nkind = "slurm"\n'
+    said = faults_of(tmp_path, slurm)
+    assert said.startswith("1 fault in the settings")
+    assert "pools.h100.policy.replace_order: expected 'release_first' with this scheduler, got 'grow_first'" in said
+    first = slurm.replace("max_nodes_out = 1", 'max_nodes_out = 1\nreplace_order = "release_first"')
+    assert settings.load(write(tmp_path, first)).pools["h100"].policy.replace_order == "release_first"
+    for mode in ("observe", "recommend", "drain"):
+        settings.load(write(tmp_path, slurm.replace('mode = "replace"', f'mode = "{mode}"')))
