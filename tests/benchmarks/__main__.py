@@ -17,7 +17,16 @@ from pathlib import Path
 
 from tests.benchmarks.row import Row
 
-MODULES = ("heartbeat", "agent_cost", "ingest", "decide_tick", "detection", "report_scale", "sacct_import")
+MODULES = (
+    "heartbeat",
+    "agent_cost",
+    "agent_memory",
+    "ingest",
+    "decide_tick",
+    "detection",
+    "report_scale",
+    "sacct_import",
+)
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 
 

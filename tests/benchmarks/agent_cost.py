@@ -1,4 +1,9 @@
-"""The agent's CPU and memory, beside nvitop-exporter: same time, interval and library; and a Python that sleeps."""
+"""The agent's CPU and memory, beside nvitop-exporter: same time, interval and library; and a Python that sleeps.
+
+A second nvitop-exporter runs with a library that answers the calls that only it makes without delay, PCIe throughput
+above all (nvml.h: 20 ms each). A delay is a wait, but being woken costs CPU, so those delays make the peer dearer. The
+budget is judged by the cheaper of the two peers.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +22,14 @@ from tests.benchmarks.row import Row
 from tests.nvml_library.build import DELAYS, build
 from tests.nvml_library.state import State
 
+PEERS_OWN = (
+    "nvmlDeviceGetPcieThroughput",
+    "nvmlDeviceGetTotalEccErrors",
+    "nvmlDeviceGetFanSpeed",
+    "nvmlDeviceGetEncoderUtilization",
+    "nvmlDeviceGetDecoderUtilization",
+    "nvmlDeviceGetGraphicsRunningProcesses_v3",
+)
 INTERVAL_S = 5
 SETTLE_S = 12
 
@@ -56,7 +69,7 @@ server.serve_forever(3600)
 
 
 def measure(*, quick: bool = False) -> list[Row]:
-    """All four processes run together; the agent's is the sum of its family."""
+    """All of them run together; the agent's is the sum of its family."""
     seconds = 45 if quick else 120
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -68,14 +81,17 @@ def measure(*, quick: bool = False) -> list[Row]:
         environment = os.environ | {
             "LD_LIBRARY_PATH": str(build()),
             "GPUWATCH_TEST_NVML_STATE": str(state.path),
-            "GPUWATCH_TEST_NVML_DELAYS": str(DELAYS),
         }
         started: list[subprocess.Popen[bytes]] = []
 
-        def start(*command: str) -> subprocess.Popen[bytes]:
+        shared = directory / "shared_delays.csv"
+        lines = DELAYS.read_text().splitlines()
+        shared.write_text("".join(f"{line}\n" for line in lines if line.split(",")[0] not in PEERS_OWN))
+
+        def start(*command: str, delays: Path = DELAYS) -> subprocess.Popen[bytes]:
             process = subprocess.Popen(
                 command,
-                env=environment,
+                env=environment | {"GPUWATCH_TEST_NVML_DELAYS": str(delays)},
                 stdout=subprocess.PIPE if SINK in command else subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
@@ -88,13 +104,12 @@ def measure(*, quick: bool = False) -> list[Row]:
             port = int(sink.stdout.readline())
             (directory / "agent.toml").write_text(SETTINGS.format(directory=directory, port=port, interval=INTERVAL_S))
             agent = start(sys.executable, "-m", "gpuwatch.wiring.agent", "--config", str(directory / "agent.toml"))
-            peer = start(
-                *(sys.executable, "-m", "nvitop_exporter", "--bind-address", "127.0.0.1", "--port", "0"),
-                *("--interval", str(INTERVAL_S)),
-            )
+            exporter = [sys.executable, "-m", "nvitop_exporter", "--bind-address", "127.0.0.1", "--port", "0"]
+            exporter += ["--interval", str(INTERVAL_S)]
+            peer, cheaper = start(*exporter), start(*exporter, delays=shared)
             sleeper = start(sys.executable, "-c", f"import time\nwhile True: time.sleep({INTERVAL_S})")
             time.sleep(SETTLE_S)
-            heads = {"agent": agent.pid, "peer": peer.pid, "sleeper": sleeper.pid}
+            heads = {"agent": agent.pid, "peer": peer.pid, "cheaper": cheaper.pid, "sleeper": sleeper.pid}
             families = {who: _family(pid) for who, pid in heads.items()}
             before = {who: sum(cpu_s(pid) for pid in family) for who, family in families.items()}
             time.sleep(seconds)
@@ -111,7 +126,7 @@ def measure(*, quick: bool = False) -> list[Row]:
                     process.wait(10)
                 except subprocess.TimeoutExpired:
                     process.kill()
-    ratio = share["agent"] / share["peer"]
+    ratio, stricter = share["agent"] / share["peer"], share["agent"] / share["cheaper"]
     return [
         Row(
             what=f"agent, 8 GPUs every {INTERVAL_S} s, {seconds} s",
@@ -119,8 +134,9 @@ def measure(*, quick: bool = False) -> list[Row]:
             measured=f"{share['agent'] * 100:.2f} % of a core, {resident['agent'] / 1e6:.0f} MB resident "
             f"({memory['agent'] / 1e6:.0f} MB counting shared pages once)",
             beside=f"nvitop-exporter {share['peer'] * 100:.2f} %, {resident['peer'] / 1e6:.0f} MB (ratio {ratio:.2f}); "
+            f"without delay in the calls that it alone makes {share['cheaper'] * 100:.2f} % (ratio {stricter:.2f}); "
             f"a Python that only sleeps {share['sleeper'] * 100:.2f} %",
-            met=ratio <= 0.25 and resident["agent"] <= 60e6,
+            met=max(ratio, stricter) <= 0.25 and resident["agent"] <= 60e6,
         )
     ]
 
