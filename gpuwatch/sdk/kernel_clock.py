@@ -7,6 +7,7 @@ is asked to ask, now and then, because each time it is started for that.
 from __future__ import annotations
 
 import ctypes
+import functools
 import sys
 from dataclasses import dataclass
 
@@ -46,13 +47,17 @@ class ClockSays:
     max_error_s: float | None = None
 
 
+@functools.cache  # each one brings a class of its own, which only a full collection would give back
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
 def clock_says() -> ClockSays:
     """Ask. Raises `OSError` where the kernel refuses (a sandbox), or where the layout is not known."""
     if sys.platform != "linux" or ctypes.sizeof(ctypes.c_long) != 8:
         raise OSError("not a 64-bit Linux")
-    library = ctypes.CDLL(None, use_errno=True)
     asked = _Timex()  # modes 0: only look
-    state = library.adjtimex(ctypes.byref(asked))
+    state = _libc().adjtimex(ctypes.byref(asked))
     if state < 0:
         raise OSError(ctypes.get_errno(), "adjtimex")
     unit = 1e-9 if asked.status & STA_NANO else 1e-6
