@@ -7,6 +7,11 @@ import ctypes
 import gc
 
 
+def tidy() -> None:
+    """After much was built anew and let go, such as all settings: cycles would wait long for the seldom collector."""
+    gc.collect()
+
+
 def settle() -> None:
     """Give back what loading needed, and let the collector never look at what stays for ever."""
     gc.collect()

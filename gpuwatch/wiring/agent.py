@@ -19,6 +19,7 @@ from gpuwatch.agent.child import System
 from gpuwatch.agent.identity import identify
 from gpuwatch.agent.inline import Inline
 from gpuwatch.agent.loop import Loop
+from gpuwatch.agent.memory import tidy
 from gpuwatch.agent.metrics import EventCounts, Page
 from gpuwatch.agent.orders import OrderFile
 from gpuwatch.agent.release import ReleaseFile
@@ -171,6 +172,7 @@ class _Agent:
         self._change_sources(new.collectors)
         self._settings = Settings(agent=agent, collectors=new.collectors)
         log.info("%s is taken over", self._config)
+        tidy()
 
     def _change_sources(self, wanted: dict[str, Any]) -> None:
         before = self._settings.collectors

@@ -39,7 +39,7 @@ pytestmark = [
 SAMPLE_S = 2.0
 TOLD_EVERY_S = 300.0
 LEAVES_WITHIN_S = 0.2
-MOST_GROWTH_BYTES = 6 << 20  # the agent's Python collects cycles only after 50,000 new objects (agent/memory.py)
+MOST_GROWTH_BYTES = 3 << 20
 MOST_ABANDONED = 4
 SOURCES = ("nvml", "kernel_log", "host", "infiniband", "pcie", "services", "training")
 
