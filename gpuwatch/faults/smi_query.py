@@ -36,6 +36,8 @@ def read(block: str, key: str, value: str, before: Mapping[str, str], pci: str |
         return named("ecc_threshold", line, pci=pci, subject=subject)
     if block == "Volatile" and "Uncorrectable" in key and value.isdecimal() and int(value[:9]):
         return uncorrected(line, pci, value, key)
+    if block == "Volatile Double Bit" and key == "Total" and value.isdecimal() and int(value[:9]):
+        return uncorrected(line, pci, value, "Double Bit")  # older words for the same; the parts of it stand above
     if key == "Reset Required" and value == "Yes":
         return named("gpu_reset_required", line, pci=pci, subject=subject)
     if key in SLOW and value == "Active":

@@ -107,6 +107,8 @@ class SmiText:
             return []
         key, value, indent = found["key"], found["value"], len(found["indent"].expandtabs(4))
         if value is None:
+            if key in ("Single Bit", "Double Bit"):  # of an older nvidia-smi: within Volatile and within Aggregate
+                key = f"{self._block.partition(' ')[0]} {key}"
             self._block, self._indent, self._before = key, indent, {}
             return []
         if indent <= self._indent:

@@ -186,6 +186,21 @@ LINES = [
         "event=ecc_uncorrected; pci=0000:4f:00; errors=3; field=SRAM Uncorrectable SEC-DED; drain=no",
         "GPU 00000000:4F:00.0\n    ECC Errors\n        Volatile\n            SRAM Uncorrectable SEC-DED    : 3",
     ),
+    (  # before Ampere
+        "event=ecc_uncorrected; pci=0000:3b:00; errors=3; field=Double Bit; drain=no",
+        "GPU 00000000:3B:00.0\n    ECC Errors\n        Volatile\n            Single Bit            \n"
+        "                Device Memory             : 12\n                Total                     : 12\n"
+        "            Double Bit            \n                Device Memory             : 3\n"
+        "                Total                     : 3\n        Aggregate\n            Double Bit            \n"
+        "                Total                     : 44",
+    ),
+    (
+        "",
+        "GPU 00000000:3B:00.0\n    ECC Errors\n        Volatile\n            Single Bit            \n"
+        "                Total                     : 12\n            Double Bit            \n"
+        "                Total                     : 0\n        Aggregate\n            Double Bit            \n"
+        "                Total                     : 44",
+    ),
     ("", "    ECC Errors\n        Volatile\n            DRAM Correctable              : 7"),
     ("", "    ECC Errors\n        Aggregate\n            DRAM Uncorrectable            : 7"),
     ("", "    ECC Errors\n        Volatile\n            DRAM Uncorrectable            : N/A"),
