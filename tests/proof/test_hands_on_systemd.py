@@ -27,7 +27,7 @@ pytestmark = [
 ]
 
 HANDS = "gpuwatch-hands.service"
-HOURS = int(time.monotonic() // 3600) + 7  # containers share this machine's clock: all it ran counts as after the reboot
+HOURS = int(time.monotonic() // 3600) + 7  # containers share this machine's clock: all it ran is after the reboot
 SETTINGS = """\
 public_keys = ["{key}"]
 [restart_service]
@@ -76,7 +76,8 @@ class Node:
         (units / f"{HANDS}.d" / "boot.conf").write_text(BOOT_ID)
         (units / "victim.service").write_text(VICTIM)
         (units / "stubborn.service").write_text(STUBBORN)
-        (root / "etc" / "gpuwatch" / "hands.toml").write_text(SETTINGS.format(key=signer.public, window_s=HOURS * 3600.0))
+        settings = SETTINGS.format(key=signer.public, window_s=HOURS * 3600.0)
+        (root / "etc" / "gpuwatch" / "hands.toml").write_text(settings)
         sh("systemctl", f"--root={root}", "enable", HANDS, "victim.service", "stubborn.service")
         (work / "state").mkdir()
         self.journal = work / "state" / "journal"
