@@ -68,7 +68,7 @@ def wall_unix_ns(stamp: str, now_unix_ns: int) -> int | None:
     """A log's own wall clock as ns UTC. None where it cannot be read: then the caller must find another bound.
 
     ISO stamps with a zone are exact. English syslog stamps have no zone and mostly no year: the node's own zone, and
-    the latest year that does not lie in the future. Months in other languages are not guessed.
+    the latest moment that does not lie in the future. Months in other languages are not guessed.
     """
     text = _YEAR_INSIDE.sub(r"\1 \3 \2", stamp.replace(",", ".", 1))
     if _UNIX.fullmatch(text):
@@ -80,17 +80,27 @@ def wall_unix_ns(stamp: str, now_unix_ns: int) -> int | None:
         if found is None or found[1].lower() not in _MONTHS:
             return None
         return _english(found, now_unix_ns)
-    return int(when.timestamp() * 1e9)
+    try:
+        return _latest(when, now_unix_ns)
+    except (ValueError, OverflowError, OSError):  # year 1
+        return None
+
+
+def _latest(when: datetime, now_unix_ns: int) -> int:
+    """Where the clock goes back in autumn, a stamp without a zone means two moments: what the kernel said since a boot
+    within that hour is not of the boot before it. Raises what `datetime.timestamp` does."""
+    first, second = sorted(int(when.replace(fold=fold).timestamp() * 1e9) for fold in (0, 1))
+    return second if second <= now_unix_ns else first
 
 
 def _english(found: re.Match[str], now_unix_ns: int) -> int | None:
     now = datetime.fromtimestamp(now_unix_ns / 1e9)
     day, hour, minute, second = map(int, found.group(2, 3, 4, 5))
     month = _MONTHS.index(found[1].lower()) + 1
-    years = [int(found[6])] if found[6] is not None else [now.year, now.year - 1]
+    years = [int(found[6])] if found[6] is not None else [now.year + 1, now.year, now.year - 1]
     for year in years:
         try:
-            when = int(datetime(year, month, day, hour, minute, second).timestamp() * 1e9)
+            when = _latest(datetime(year, month, day, hour, minute, second), now_unix_ns)
         except (ValueError, OverflowError, OSError):  # 29 February of another year
             continue
         if when <= now_unix_ns + TO_COME_NS or len(years) == 1:

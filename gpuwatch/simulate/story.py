@@ -17,6 +17,7 @@ from gpuwatch.errors import GpuwatchError
 from gpuwatch.simulate.cluster import Cluster
 
 POLL_S = 0.25
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # this machine is asked through no proxy
 UNDER_WAY = ("waiting", "asking", "judging", "giving", "releasing", "draining", "looking")  # told when they are done
 
 
@@ -201,7 +202,7 @@ class Story:
 
     def _get(self, path: str) -> dict[str, Any] | None:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._cluster.port}/{path}", timeout=5) as answer:
+            with OPENER.open(f"http://127.0.0.1:{self._cluster.port}/{path}", timeout=5) as answer:
                 found = json.loads(answer.read() or b"{}")
         except (urllib.error.URLError, TimeoutError, ConnectionError, json.JSONDecodeError):
             return None

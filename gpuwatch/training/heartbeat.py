@@ -261,6 +261,7 @@ class Heartbeat:
         _remove_ended(folder, start)
         self.path = os.path.join(folder, "%s%d%s" % (start, pid, SUFFIX))
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        os.fchmod(self._file, 0o644)  # whatever the job's umask: the agent is another user
         self._sequence = 1
         self._phase_start_unix_ns = time.time_ns()
         self._step_begin_monotonic_ns = time.monotonic_ns()
@@ -392,9 +393,8 @@ def _folder(directory: str | os.PathLike[str] | None) -> str:
             continue
         if not os.path.isdir(folder):
             try:
-                os.mkdir(folder, 0o755)
-                if not wanted:
-                    os.chmod(folder, 0o1777)  # every user's runs share the default folder
+                os.mkdir(folder)
+                os.chmod(folder, 0o755 if wanted else 0o1777)  # every user's runs share the default folder
             except OSError as error:
                 why = "%s cannot be made: %s" % (folder, error.strerror)
                 continue

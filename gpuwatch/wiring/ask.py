@@ -87,7 +87,7 @@ def order(
             why=f"{token_file} must hold what the aggregator's server.operator_token_file holds",
             next_step="name the file with --token-file",
         ) from error
-    body = json.dumps({"who": who or os.environ.get("SUDO_USER") or getpass.getuser(), "because": because})
+    body = json.dumps({"who": who or os.environ.get("SUDO_USER") or _user(), "because": because})
     answer = _ask("POST", url, f"api/v1/{what}/{quote(name, safe='')}", body=body, token=token, ca_file=ca_file)
     words = {
         "approve": f"approved: {answer.get('action_id', name)}",
@@ -96,6 +96,14 @@ def order(
     }
     print(words[what], file=out or sys.stdout)
     return 0
+
+
+def _user() -> str:
+    """Who runs this; a container's user may have no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 def _connection(url: str, ca_file: Path | None) -> tuple[http.client.HTTPConnection, str]:

@@ -9,7 +9,7 @@ import select
 import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -314,6 +314,35 @@ def test_english_dates_have_the_latest_year_that_is_not_to_come(form: str) -> No
     for age_days in (0, 1, 200, 364):
         when = datetime.fromtimestamp(now_ns // S - age_days * 86_400)
         assert wall_unix_ns(when.strftime(form), now_ns) == int(when.timestamp()) * S
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%dT%H:%M:%S", "%b %e %H:%M:%S", "%a %b %e %H:%M:%S %Y"])
+def test_a_stamp_of_the_hour_that_comes_twice_is_the_latest_that_is_not_to_come(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New York, 1 November 2026: 01:00 to 02:00 at UTC-4, then again at UTC-5."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        first_s, second_s = 1_793_511_000, 1_793_514_600  # 01:30, and 01:30 again
+        stamp = datetime.fromtimestamp(first_s).strftime(form)
+        assert datetime.fromtimestamp(second_s).strftime(form) == stamp
+        for passed_s, expected_s in ((0, first_s), (3_599, first_s), (3_600, second_s), (9_000, second_s)):
+            assert wall_unix_ns(stamp, (first_s + passed_s) * S) == expected_s * S
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_clock_that_was_set_back_over_new_year_makes_no_stamp_a_year_old() -> None:
+    now = datetime(2026, 12, 31, 23, 30)
+    ahead = now + timedelta(seconds=3500)
+    now_ns = int(now.timestamp()) * S
+    assert wall_unix_ns(f"{ahead:%b %e %H:%M:%S}", now_ns) == now_ns + 3500 * S
+    leap = datetime(2028, 2, 29, 12)
+    for later in (leap, datetime(2028, 12, 31, 23, 59), datetime(2029, 1, 1), datetime(2029, 2, 28, 23, 59)):
+        assert wall_unix_ns("Feb 29 12:00:00", int(later.timestamp()) * S) == int(leap.timestamp()) * S
+    assert wall_unix_ns("Feb 29 12:00:00", int(datetime(2027, 3, 1).timestamp()) * S) is None
 
 
 # following

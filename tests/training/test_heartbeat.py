@@ -181,6 +181,16 @@ def test_the_environment_names_the_folder(tmp_path: Path, monkeypatch: pytest.Mo
     assert Path(Heartbeat("r").path).parent == tmp_path / "beats"
 
 
+def test_the_agent_may_read_it_whatever_the_jobs_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        with Heartbeat("r", directory=tmp_path / "beats") as heartbeat:
+            modes = [Path(path).stat().st_mode & 0o777 for path in (heartbeat.path, tmp_path / "beats")]
+    finally:
+        os.umask(before)
+    assert modes == [0o644, 0o755]
+
+
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import socket
 import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import pytest
@@ -64,6 +66,22 @@ def test_a_slot_is_held_explained_and_cleared(centre: Aggregator, tmp_path: Path
     out = io.StringIO()
     ask.order("clear", "gpu01", url=centre.url, token_file=token_file, out=out)
     assert out.getvalue() == "gpu01 is cleared, its hold is lifted\n"
+
+
+@pytest.mark.parametrize("error", [KeyError, OSError])
+def test_a_container_whose_user_has_no_name_gives_orders_too(
+    centre: Aggregator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def nameless(_uid: int) -> NoReturn:
+        raise error("uid not found")
+
+    for name in ("SUDO_USER", "LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nameless)
+    ask.order("hold", "gpu01", url=centre.url, token_file=tmp_path / "operator", out=io.StringIO())
+    out = io.StringIO()
+    ask.explain("gpu01", url=centre.url, out=out)
+    assert f"uid {os.getuid()}" in out.getvalue()
 
 
 def test_the_node_that_differs_is_named_with_what_the_others_have(centre: Aggregator) -> None:
