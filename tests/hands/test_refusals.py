@@ -188,7 +188,7 @@ def training(node: HandsNode) -> None:
         (pod_with_gpu, "a job runs here: a pod with a GPU: python (51)"),
         (pod_of_a_user_called_like_a_friend, "a job runs here: a pod with a GPU: python (51)"),
         (batch_task, "a job runs here: an Azure Batch task: python (52)"),
-        (training, f"a job runs here: a training process: rank 5 of opt (pid {os.getpid()})"),
+        (training, "a job runs here: a training process: rank 5 of opt (pid {pid})"),
     ],
 )
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def training(node: HandsNode) -> None:
 )
 def test_a_job_runs(node: HandsNode, job: Callable[[HandsNode], None], reason: str, kind: str, target: str) -> None:
     job(node)
-    assert node.answer(node.order(kind, target)) == ("refused", reason)
+    assert node.answer(node.order(kind, target)) == ("refused", reason.format(pid=os.getpid()))
     assert node.did() == []
 
 
