@@ -154,7 +154,7 @@ def test_a_hung_driver_is_critical_within_the_deadline(machine: Machine, capsys:
     code, found = scanned(machine, capsys, deadline_s=1.5)
     assert code == 2
     assert [remark["rule"] for remark in found["findings"]] == ["probe_hung"]
-    assert re.search(r"in nvml\w+ of GPU 0; child state S, wait channel", found["findings"][0]["because"])
+    assert re.search(r"in nvml\w+ of GPU 0; child state [SR], wait channel", found["findings"][0]["because"])
 
 
 def test_a_probe_that_is_stuck_already_gets_no_second_one(
