@@ -69,7 +69,7 @@ def test_a_call_that_never_returns(node: Node, state: State, aggregator: Aggrega
     assert hung is not None
     assert hung.reason is not None
     assert "in nvmlDeviceGetUtilizationRates of GPU 3" in hung.reason
-    assert re.search(r"state (S, wait channel \w*nanosleep|R, )", hung.reason)  # R: it has just looked whether it may go on
+    assert re.search(r"state (S, wait channel \w*nanosleep|R, )", hung.reason)  # R: it just looked
     # It is killed once, another is started, and that one hangs as well: hung since the first silence, all the time.
     until(lambda: children(agent) not in ([], first), "another child")
     _, report = aggregator.wait(lambda new: later(new, report) and children(agent) != first)
