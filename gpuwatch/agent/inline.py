@@ -33,6 +33,7 @@ CHATTER_REST_S = 0.5  # after a reading that a descriptor asked for: a chatty lo
 CHATTER_BURST = 5  # … but after so many: a dying GPU's first line must not delay the one that says so by half a second
 LOOK_SELDOM = 20  # intervals between two looks for events where none can be read at present
 MOST_INTERVALS = 60
+AWAY_S = 1.0  # we look this much too late: it was us who slept (SIGSTOP, a frozen machine), not the source
 NEVER_NS = 1 << 62
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -88,6 +89,7 @@ class Inline:
         self._lost_events = 0
         self._told: Latest | None = None  # the last answer that held events, without them
         self._failures = 0
+        self._took_s = 0.0  # of the reading before
         self._urgent = False
         self._counts: Counter[str] = Counter()
         self.behind = False  # the last reading left events that can be read at once
@@ -114,7 +116,7 @@ class Inline:
             self._absorb(self._answers.get_nowait(), now)
         if self._look_ns is not None and now.monotonic_ns >= self._look_ns:
             self._ask(now)
-        if self.busy() and now.monotonic_ns - (self._asked_ns or 0) >= self._deadline_s * NS:
+        if self.busy() and self._asked_ns is not None and self._is_late(self._asked_ns, now):
             waits = thread_waits_for(self._thread.native_id or 0)
             reason = f"no answer for more than {self._deadline_s:g} s; {waits}"
             self._now_latest(
@@ -126,6 +128,14 @@ class Inline:
                     since_unix_ns=self._asked_unix_ns,
                 )
             )
+
+    def _is_late(self, asked_ns: int, now: Moment) -> bool:
+        """Whether its time is over. Where nobody looked when it was, its time begins anew."""
+        late_s = (now.monotonic_ns - asked_ns) / NS - self._deadline_s
+        if late_s > AWAY_S:
+            self._asked_ns = now.monotonic_ns
+            return False
+        return late_s >= 0
 
     def fileno(self) -> int:
         if self._asked_ns is not None or self._ask_file is None:
@@ -209,8 +219,9 @@ class Inline:
             interval_s *= min(MOST_INTERVALS, 2 ** (self._failures - 1))
         else:
             self._failures = 0
-        if latest.took_s > interval_s / 2:
-            interval_s = max(interval_s, 4 * latest.took_s)  # reading can harm
+        slow_s, self._took_s = min(latest.took_s, self._took_s), latest.took_s
+        if slow_s > interval_s / 2:  # twice in a row: once may be us who slept
+            interval_s = max(interval_s, 4 * slow_s)  # reading can harm
         # A reading is due a little early, so that a report that comes a little early still asks for it.
         self._due_ns = begun_ns + int(interval_s * 0.9 * NS)
         if self._has_events and (self._descriptor() < 0 or self._woken):

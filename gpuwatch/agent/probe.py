@@ -81,6 +81,7 @@ class _Probe:
         self._clock = SystemClock()
         self._reader: Reader | None = None
         self._failures = 0
+        self._took_s = 0.0  # of the reading before
         self._next_ns = self._clock.monotonic_ns()
 
     def frame(self) -> Frame:
@@ -114,12 +115,13 @@ class _Probe:
         return bool(getattr(self._reader, "spent", False))
 
     def _next_in_s(self, took_s: float) -> float:
-        """On our own clock; seldomer when reading is slow or fails, because reading can harm."""
+        """On our own clock; seldomer when reading fails, or is slow twice (once may be us who slept): it can harm."""
         interval_s = float(self._settings.interval_s)
         if self._failures:
             interval_s *= min(8, 2 ** (self._failures - 1))
-        if took_s > interval_s / 2:
-            interval_s = min(max(interval_s, 4 * took_s), 12 * interval_s)
+        slow_s, self._took_s = min(took_s, self._took_s), took_s
+        if slow_s > interval_s / 2:
+            interval_s = min(max(interval_s, 4 * slow_s), 12 * interval_s)
         now_ns = self._clock.monotonic_ns()
         self._next_ns = max(self._next_ns + int(interval_s * 1e9), now_ns + int(interval_s * 5e8))
         return (self._next_ns - now_ns) / 1e9

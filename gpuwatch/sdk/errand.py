@@ -26,6 +26,7 @@ from gpuwatch.sdk.processes import is_alive, start_ticks, what_it_waits_for
 NS = 10**9
 DEADLINE_S = 3.0
 NOTED_AFTER_S = 0.3  # from then on it stands in the file: the agent may be killed while it waits
+AWAY_S = 1.0  # we wake this much too late: it was us who slept (SIGSTOP, a frozen machine), not they
 KILLED_WITHIN_S = 0.2  # a process that can be killed is gone by then
 MOST_BYTES = 256 << 10  # of what one may say
 MOST_AT_ONCE = 16
@@ -126,14 +127,19 @@ class Errands:
             else:
                 found[subject] = Outcome(status="absent", reason=started)
         noted = False
+        turn_ns, wait_s = begun_ns, 0.0
         while running:
-            spent_s = (time.monotonic_ns() - begun_ns) / NS
+            now_ns = time.monotonic_ns()
+            slept_ns, turn_ns = now_ns - turn_ns - int(wait_s * NS), now_ns
+            begun_ns += slept_ns if slept_ns > AWAY_S * NS else 0
+            spent_s = (now_ns - begun_ns) / NS
             if spent_s >= deadline_s:
                 break
             if not noted and spent_s >= NOTED_AFTER_S:
                 noted = True
                 self._remember({subject: one.as_abandoned(subject, self._boot_id) for subject, one in running.items()})
-            _listen(running.values(), (deadline_s if noted else min(deadline_s, NOTED_AFTER_S)) - spent_s)
+            wait_s = (deadline_s if noted else min(deadline_s, NOTED_AFTER_S)) - spent_s
+            _listen(running.values(), wait_s)
             for subject in [subject for subject, one in running.items() if one.has_ended()]:
                 found[subject] = running.pop(subject).outcome()
         found |= self._end(running, deadline_s)

@@ -174,6 +174,50 @@ def test_a_read_that_does_not_return_is_hung_and_nobody_waits(bench: Bench) -> N
     assert bench.status() == ("ok", None)
 
 
+def test_a_source_is_not_hung_because_we_slept(bench: Bench) -> None:
+    stuck = threading.Event()
+    bench.reader.answers = [stuck]
+    bench.source.ask(bench.clock.now())
+    since = bench.clock.unix_ns()
+    bench.clock.ns += 600 * NS  # SIGSTOP, or a frozen machine: the thread slept too
+    bench.source.tick(bench.clock.now())
+    assert bench.source.busy()
+    assert bench.source.latest() is None
+    bench.clock.ns += 10 * NS
+    bench.source.tick(bench.clock.now())
+    latest = bench.source.latest()
+    assert latest is not None
+    assert (latest.status, latest.since_unix_ns) == ("hung", since)
+    stuck.set()
+    assert bench.answered.wait(10)
+
+
+def test_a_source_that_is_slow_twice_is_asked_seldomer_and_one_that_slept_once_is_not() -> None:
+    clock, answered, takes_s = Clock(), threading.Event(), list[float]()
+
+    class Reader:
+        def read(self) -> Reading:
+            clock.ns += int(takes_s.pop() * NS)
+            return Reading(HostFacts())
+
+        def close(self) -> None:
+            pass
+
+    leaf = Collector(facts=HostFacts, settings=Settings, open=lambda _: Reader())
+    source = Inline("test", leaf, Settings(), clock=clock, wake=answered.set)
+
+    for took_s, next_s in ((0.1, 4.5), (20.0, 4.5), (20.0, 72.0), (20.0, 72.0), (0.1, 4.5), (20.0, 4.5)):
+        takes_s.append(took_s)
+        answered.clear()
+        begun_ns = clock.ns
+        source.ask(clock.now())
+        assert answered.wait(10)
+        source.tick(clock.now())
+        for due_s, is_asked in ((next_s - 0.001, next_s < took_s), (next_s, True)):
+            clock.ns = max(clock.ns, begun_ns + int(due_s * NS))
+            assert (clock.ns >= source._due_ns) is is_asked, (took_s, next_s)
+
+
 def test_a_source_that_came_back_and_says_that_it_hangs(bench: Bench) -> None:
     bench.read(Reading(HostFacts()), Hung("mlx5_0 does not answer", since_unix_ns=7, abandoned_count=1))
     taken = bench.source.take()

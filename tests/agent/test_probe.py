@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuwatch.agent import probe
 from gpuwatch.agent.child import NOTE_BYTES
 from gpuwatch.agent.frames import Frame, Unpacker
 
@@ -86,6 +87,14 @@ def test_what_fails_is_told_and_tried_again_less_often(start: Start) -> None:
     assert [frame.status for frame in got] == ["failed"] * 3
     assert "no_such_thing" in (got[0].reason or "")
     assert got[2].next_in_s > 2 * got[0].next_in_s
+
+
+def test_it_reads_seldomer_where_that_is_slow_twice_and_not_where_it_slept_once(note: int) -> None:
+    collector = probe.leaf("nvml")
+    child = probe._Probe(collector, collector.settings(interval_s=5.0), note)
+    due_s = [child._next_in_s(took_s) for took_s in (20.0, 0.1, 20.0)]
+    assert due_s == [pytest.approx(seconds, abs=0.5) for seconds in (5, 10, 15)]
+    assert child._next_in_s(20.0) > 60.0  # twelve intervals at most
 
 
 def test_a_node_without_gpus_needs_no_child(start: Start, tmp_path: Path) -> None:
