@@ -2,6 +2,7 @@
 
 - An error of the bus: the port's lines, and those of the devices behind it, in any order; the device is what is told.
 - A dead disk: errors of what lay on it follow from it.
+- A program killed for memory: the first line says whose memory ran out.
 - A node that stands still: one processor for a while passes, several for a minute do not.
 """
 
@@ -13,7 +14,7 @@ import msgspec
 
 from gpuwatch.faults import lockup, pcie
 from gpuwatch.faults.event import Event
-from gpuwatch.faults.named import named
+from gpuwatch.faults.named import GPU_DRIVERS, named
 from gpuwatch.faults.prefix import Record
 from gpuwatch.faults.stamps import apart
 
@@ -24,6 +25,7 @@ TOGETHER_S = 120.0  # a stuck processor is reported again every 20 s or so
 MAX_HELD = 16
 MAX_CPUS = 4096
 HANG = ("fatal", "reboot", "yes")
+LOST = ("fatal", "drain_replace", "yes")
 
 
 @dataclass(slots=True)
@@ -41,6 +43,7 @@ class Chains:
         self._victims: list[tuple[str, str, Record]] = []  # told before their port said what happened
         self._behind: list[tuple[str, str, Record]] = []  # port, device: errors that a port told of a device
         self._dead: tuple[str, Record] | None = None
+        self._kill: Record | None = None  # a program's end was told, with whose memory ran out
         self._stuck: dict[int, tuple[int, Record]] = {}  # processor -> longest, last told
 
     def no_recovery(self, driver: str, pci: str, record: Record) -> list[Event]:
@@ -51,7 +54,9 @@ class Chains:
                 self._victims.append((driver, pci, record))
             return []
         if "via" in error.event.details or error.event.details.get("device") != pcie.PORT:
-            return []  # it has its device already: this is another function of it
+            # It has its device already: this is that device's driver, or another function of it.
+            mine = pci.partition(".")[0] == (error.event.pci or "").partition(".")[0]
+            return [_given_up(error.event, driver, pci)] if mine and driver in GPU_DRIVERS else []
         return [self._blame(error.event, driver, pci, error.root, record)]
 
     def join(self, event: Event, record: Record) -> list[Event]:
@@ -66,6 +71,10 @@ class Chains:
             return []
         elif event.kind == "soft_lockup":
             return [self._lockup(event, record)]
+        elif event.kind == "oom" and "scope" in event.details:
+            self._kill = record
+        elif event.kind == "oom" and self._kill is not None and not apart(self._kill, record, CHAIN_S):
+            return []  # the second line of a kill, which may name another process (a child of the first)
         return [event]
 
     def flush(self) -> list[Event]:
@@ -73,7 +82,7 @@ class Chains:
         held, self._victims = self._victims, []
         told: list[Event] = []
         for driver, pci, record in held:
-            kind = "aer_fatal" if driver == "nvidia" else "aer_nonfatal"
+            kind = "aer_fatal" if driver in GPU_DRIVERS else "aer_nonfatal"
             told.append(named(kind, record.message, pci=pci, subject=pci, details={"device": driver}))
         return told
 
@@ -107,9 +116,11 @@ class Chains:
         ] or [event]
 
     def _blame(self, event: Event, driver: str, pci: str, root: str, record: Record) -> Event:
+        via = event.details.get("via", root)
         blamed = msgspec.structs.replace(
-            event, pci=pci, subject=root, details=event.details | {"via": root, "device": driver}
+            event, pci=pci, subject=root, details=event.details | {"via": via, "device": driver}
         )
+        blamed = _given_up(blamed, driver, pci) if driver in GPU_DRIVERS else blamed
         self._error = _Error(blamed, root, record)
         return blamed
 
@@ -136,3 +147,12 @@ class Chains:
             return event
         severity, action, drain = HANG
         return msgspec.structs.replace(event, severity=severity, action=action, drain=drain)
+
+
+def _given_up(event: Event, driver: str, pci: str) -> Event:
+    """Whatever the port calls it, a GPU that its driver cannot bring back is lost (open-gpu-kernel-modules#1229)."""
+    if event.kind != "aer_nonfatal":
+        return event
+    severity, action, drain = LOST
+    details = event.details | {"device": driver}
+    return msgspec.structs.replace(event, pci=pci, severity=severity, action=action, drain=drain, details=details)

@@ -13,6 +13,7 @@ from gpuwatch.faults.named import named
 from gpuwatch.faults.xid import lost_gpu
 from gpuwatch.model.identity import pci_address
 
+NO_NUMBER = -1
 _ADDRESS = r"(?:PCI:)?(?P<pci>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)(?![\w.])"
 _LOST = re.compile(rf"NVRM:\s+(?:The NVIDIA )?GPU (?:at )?{_ADDRESS}:?\s.*?\bfallen off the bus", re.DOTALL)
 _NAMED = re.compile(rf"NVRM:\s+The NVIDIA GPU {_ADDRESS}")
@@ -20,7 +21,8 @@ _SAID = re.compile(rf"NVRM:\s+GPU at {_ADDRESS}:\s*(?P<uuid>GPU-[0-9a-fA-F-]+)")
 _SERIAL = re.compile(rf"NVRM:\s+GPU (?:Board Serial Number:|{_ADDRESS}: GPU serial number is)\s*(?P<serial>[^\s.]*)")
 _INIT = re.compile(rf"NVRM:\s+(?:GPU {_ADDRESS}:\s+)?RmInitAdapter failed!?\s*(?:\((?P<codes>[^)]*)\))?")
 _MINOR = re.compile(rf"NVRM:\s+(?:GPU {_ADDRESS}:\s+)?rm_init_adapter failed\b.*?\bminor number (?P<minor>\d{{1,5}})")
-_WPR2 = re.compile(r"NVRM:\s+GPU(?P<index>\d{1,3}) \S+ unexpected WPR2 already up")
+_WPR2 = re.compile(r"NVRM:\s+(?:GPU(?P<index>\d{1,3}) )?\w+: unexpected WPR2 already up")  # older drivers: no number
+_UNPOWERED = re.compile(rf"NVRM:\s+(?:GPU {_ADDRESS}:\s+)?GPU does not have the necessary power cables connected")
 _MISMATCH = re.compile(r"NVRM:\s+API mismatch:")
 _CLIENT = re.compile(r"client(?: '(?P<name>[^']*)' \(pid (?P<pid>\d{1,10})\))?\s+has the version (?P<version>\d[\d.]*)")
 _MODULE = re.compile(r"kernel module has\s+the version (?P<version>\d[\d.]*)")
@@ -72,14 +74,16 @@ def serial(message: str) -> tuple[str | None, str] | None:
 
 
 def left_over_firmware(message: str) -> int | None:
-    """The driver's number of a GPU whose protected region survived a warm reboot: only power off clears it."""
+    """The driver's number of a GPU whose protected region survived a warm reboot: only power off clears it.
+    NO_NUMBER where the line does not say it."""
     found = _WPR2.match(message)
-    return int(found["index"]) if found is not None else None
+    return int(found["index"] or NO_NUMBER) if found is not None else None
 
 
 def init_failed(message: str, left_over: int | None) -> Event | None:
     """The driver could not start a GPU (NVIDIA/open-gpu-kernel-modules#1230, #1353; Bumblebee#722 for the old form)."""
-    found = _INIT.match(message) or _MINOR.match(message)
+    unpowered = _UNPOWERED.match(message)
+    found = _INIT.match(message) or _MINOR.match(message) or unpowered
     if found is None and left_over is None:
         return None
     details: dict[str, Detail] = {}
@@ -89,16 +93,19 @@ def init_failed(message: str, left_over: int | None) -> Event | None:
     if groups.get("minor"):
         details["minor"] = int(groups["minor"])
     if left_over is not None:
-        details["gpu_index"] = left_over
+        if left_over != NO_NUMBER:
+            details["gpu_index"] = left_over
         details["protected_region_up"] = True
     meaning = "The driver could not start this GPU; it counts as missing"
     if left_over is not None:
         meaning += ". A warm reboot does not clear its protected region: power it off (cold)"
+    elif unpowered is not None:
+        meaning += ". A power cable is not connected: no reboot helps, as with Xid 54"
     return _event(
         "gpu_init_failed",
         "GPU could not be started",
         meaning,
-        ("fatal", "reboot" if left_over is None else "drain_replace", "yes"),
+        ("fatal", "drain_replace" if left_over is not None or unpowered is not None else "reboot", "yes"),
         message,
         pci=pci_address(groups["pci"]) if groups.get("pci") else None,
         details=details,

@@ -26,7 +26,7 @@ _SWITCH = re.compile(
     rf"on NVSwitch pci bus id (?P<pci>{ADDRESS})"
     r"(?: physical id (?P<physical>\d+))?(?: port (?P<port>\d+))?"
 )
-_HANDLE = re.compile(r"failed to find the (?:member )?GPU handle \d+ in the multicast team\b")
+_HANDLE = re.compile(r"failed to find the (?:member )?GPU handle \d+ (?:in partition -?\d+ )?in the multicast team\b")
 _TOPOLOGY = re.compile(r"detected number of NVSwitches don't match with any supported system topology")
 _NOTHING = re.compile(r"request to query NVSwitch device information .*NV_WARN_NOTHING_TO_DO")
 _VERSION = re.compile(

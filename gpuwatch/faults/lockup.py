@@ -27,6 +27,7 @@ HEADS = (
     "general protection fault",
     "VFS: file-max",
     "traps: ",
+    "segfault at ",
 )
 WORDS = ("]: segfault at ", "] general protection ", "] trap ")
 LONG_S = 60  # a virtual machine that was paused reports what a busy one does: up to half a minute
@@ -51,7 +52,7 @@ _OOPS = re.compile(
 _WORK = re.compile(r"BUG: workqueue lockup - pool .* stuck for (?P<seconds>\d{1,9})s!")
 _FILES = re.compile(r"VFS: file-max limit \d+ reached")
 _SEGFAULT = re.compile(  # the kernel knows 15 bytes of a name; what is longer has another program's words before it
-    r"(?P<name>[^\n\"'][^\n]{0,14}?)\[(?P<pid>\d{1,10})\]: segfault at \S+ ip \S+ sp \S+ error \w+"
+    r"(?:(?P<name>[^\n\"'][^\n]{0,14}?)\[(?P<pid>\d{1,10})\]: )?segfault at \S+ ip \S+ sp \S+ error \w+"
     r"(?: in (?P<lib>[^\s\[]+)(?:\[[^\]]*\])?)?"
 )
 _TRAP = re.compile(
@@ -82,9 +83,9 @@ def read(message: str) -> Event | None:
         return named(
             "app_trap" if trap else "segfault",
             message,
-            pid=int(found["pid"]),
+            pid=int(found["pid"]) if found["pid"] else None,
             name=found["name"],
-            subject=f"{found['name']} {lib or ''}",
+            subject=f"{found['name'] or ''} {lib or ''}",
             details={"lib": lib, "trap": trap},
         )
     found = _WORK.match(message)

@@ -15,6 +15,7 @@ HEADS = (
     "oom-kill:",
     "Out of memory",
     "Memory cgroup out of memory",
+    "Killed process ",
     "Memory failure: ",
     "EDAC MC",
     "mce: ",
@@ -62,9 +63,11 @@ def read(message: str) -> Event | None:
         return _oom(message, found, group=found["constraint"] == "CONSTRAINT_MEMCG")
     found = _KILLED.match(message)
     if found is not None:
-        if found["group"] is None:  # the old kernels' second line of a kill, which does not say whose memory it was
-            return None
-        return _oom(message, found, group=found["group"].startswith("Memory cgroup"))
+        if found["group"] is not None:
+            return _oom(message, found, group=found["group"].startswith("Memory cgroup"))
+        if " total-vm:" in message:  # the old kernels' second line of a kill does not say whose memory it was
+            return named("oom", message, pid=int(found["pid"]), name=found["name"], subject=found["pid"])
+        return None
     found = _EDAC.match(message)
     if found is not None:
         kind = "edac_ue" if found["kind"] == "UE" else "edac_ce"

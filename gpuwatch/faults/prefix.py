@@ -52,12 +52,13 @@ _TALOS = re.compile(r"\s*\S+:\s+([a-z]+\d?):\s+([a-z]+):\s+(?=\[\d{4}-)")
 _ISO = re.compile(r"\s*(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)\s+")
 _STAMP = re.compile(
     r"""\s*\[(?P<all>\s*(?:
-        (?P<seconds>\d{1,12})(?:\.(?P<fraction>\d+))?(?:\s*<\s*[+-]?\d+\.\d+\s*>)?   # uptime, dmesg -d
-      | [+-]\d+(?:\.\d+)?                                                     # difference, dmesg -e
+        (?P<seconds>\d{1,12})(?:\.(?P<fraction>\d+))?                          # uptime
+      | [+-]\d+(?:\.\d+)? | (?=<)                                             # difference, dmesg -e; -t -d
       | [TC]\d+                                                               # which task or processor printed it
       | \.{2,3} | …                                                           # as NVIDIA's own document writes it
       | (?=[^\[\]]*(?<![0-9a-fA-F:])\d{1,2}:\d\d(?![0-9a-fA-F]))[\w .,:+-]{5,60}   # wall clock, in any language
-    )\s*)\]:?""",
+    )\s*)(?:<\s*[+-]?\d+\.\d+\s*>\s*)?\]:?                                     # difference, dmesg -d
+    """,
     re.VERBOSE,
 )
 _WORDS_OF_TIME = re.compile(r"(?![TC]\d+$)[^.+…-]")  # not which task printed it, nor a difference

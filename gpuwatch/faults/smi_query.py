@@ -42,9 +42,10 @@ def read(block: str, key: str, value: str, before: Mapping[str, str], pci: str |
         return named("gpu_reset_required", line, pci=pci, subject=subject)
     if key in SLOW and value == "Active":
         return named("hw_slowdown", line, pci=pci, subject=f"{subject} {key}", details={"reason": key})
-    if block == "Remapped Rows":
+    if block == "Remapped Rows" or key == "Remapping Failure Occurred":
         return _remapped(key, value, before, pci, line)
-    if block == "Retired Pages" and key.startswith("Pending") and value == "Yes":
+    retiring = key == "Pending Page Blacklist" or (block.lower() == "retired pages" and key.startswith("Pending"))
+    if retiring and value == "Yes":
         return named("page_retirement_pending", line, pci=pci, subject=subject, details={"plan": WHEN_IDLE})
     if block == "Link Width" and key == "Current":
         return _width(value, before.get("Max", ""), pci, line)

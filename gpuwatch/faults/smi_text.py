@@ -15,6 +15,7 @@ from gpuwatch.model.identity import pci_address
 STARTS = (
     *(b"|", b"    ", b"\t", b"GPU 0", b"Unable to determine", b"Failed to ", b"pynvml.", b"NVMLError_"),
     *(b"NVIDIA-SMI ", b"NVML lib", b"No devices were found", b"nvidia-container-cli: "),
+    *(b"Fabric", b"Remapped Rows", b"Retired ", b"ECC Errors", b"GPU Recovery Action", b"Remapping Failure Occurred"),
 )
 
 _HANDLE = re.compile(
@@ -27,7 +28,10 @@ _LIBRARY = re.compile(r"NVML library version: (?P<version>\d[\d.]*)")
 _SECTION = re.compile(r"GPU (?P<pci>[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s*$")
 _TABLE = re.compile(r"\|\s+(?P<index>\d{1,3})\s.*?\|\s*(?P<pci>[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s")
 _ECC = re.compile(r"\|\s*(?P<count>[1-9]\d*) \|\s*$")  # "Volatile Uncorr. ECC", the last cell of a GPU's first row
-_FIELD = re.compile(r"(?P<indent>\s+)(?P<key>[A-Z][\w /()-]*?)\s*(?::\s*(?P<value>.*?))?\s*$")
+_FIRST = re.compile(  # copied from where its text begins, without the blanks before it
+    r"(?:Fabric|Remapped Rows|Retired [Pp]ages|ECC Errors)\s*$|(?:GPU Recovery Action|Remapping Failure Occurred)\s*:"
+)
+_FIELD = re.compile(r"(?P<indent>\s*)(?P<key>[A-Z][\w /()-]*?)\s*(?::\s*(?P<value>.*?))?\s*$")
 _RULE = re.compile(r"[|+][-=+]+[|+]")
 
 
@@ -46,15 +50,15 @@ class SmiText:
         """The events of one line."""
         if line.startswith("|"):
             return self._row(line)
-        if line[:1].isspace():
-            return self._field(line)
         section = _SECTION.match(line)
         if section is not None:
             self._pci, self._block = pci_address(section["pci"]), ""
             return []
-        event = self._refusal(line)
-        self._spoke |= event is not None
-        return [event] if event is not None else []
+        event = self._refusal(line.lstrip())  # a quoted block is indented as a whole
+        if event is not None:
+            self._spoke = True
+            return [event]
+        return self._field(line) if line[:1].isspace() or _FIRST.match(line) is not None else []
 
     def _refusal(self, line: str) -> Event | None:
         handle = _HANDLE.match(line)

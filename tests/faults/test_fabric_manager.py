@@ -34,6 +34,11 @@ LINES = [
         "event=fm_gpu_handle_missing; drain=after_count",
         "[Sep 17 2024 06:01:46] [ERROR] [tid 7] failed to find the GPU handle 54 in the multicast team release 61.",
     ),
+    (  # scitix/sichek
+        "event=fm_gpu_handle_missing; drain=after_count",
+        "[Sep 17 2024 06:01:46] [ERROR] [tid 7] failed to find the member GPU handle 10 in partition -1 in the multicast "
+        "team setup request id 1.",
+    ),
     (
         "event=fm_topology_mismatch; severity=fatal; action=contact_support; drain=yes",
         "Nov  3 10:00:00 host1 nv-fabricmanager[99]: detected number of NVSwitches don't match with any supported system "

@@ -105,6 +105,12 @@ LINES = [
         "a b[7]: segfault at 0 ip 00007f sp 00007f error 4 in libcuda.so.1[7f7c7ac00000+d3d3000] likely on CPU 3 (core 3)",
     ),
     (f"event=segfault; pid=7; name=python3; lib=-; {APP}", "python3[7]: segfault at 0 ip 0 sp 0 error 14"),
+    (  # leptonai/gpud NCCL tests
+        f"event=segfault; pid=-; name=-; lib=libnccl.so.2; {APP}",
+        "[5.1] segfault at 7f797fe00000 ip 00007f7c7ac69996 sp 00007f7c12fd7c30 error 4 in libnccl.so.2[7f7c7ac00000+d3]",
+    ),
+    ("", "Jul  1 00:00:01 host1 app[7]: segfault at 0 ip 0 sp 0 error 4 in libnccl.so.2[7f7c7ac00000+d3]"),
+    ("", "job: segfault at 0 ip 0 sp 0 error 4 in libnccl.so.2[7f7c7ac00000+d3]"),
     (
         f"event=app_trap; pid=7; name=python3; lib=libtorch_cpu.so; {APP}",
         "traps: python3[7] trap invalid opcode ip:7f1 sp:7f2 error:0 in libtorch_cpu.so[7f0+100]",

@@ -41,6 +41,16 @@ LINES = [
         "Out of memory: Kill process 9 (java) score 912 or sacrifice child\n"
         "Killed process 9 (java) total-vm:1kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB",
     ),
+    (  # found by its last line alone, as `grep -i "killed process"` finds it
+        "event=oom; pid=9; name=java; scope=-; severity=warn; action=none; drain=after_count",
+        "[5.1] Killed process 9 (java) total-vm:1kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB",
+    ),
+    (  # a child was sacrificed
+        f"event=oom; pid=9; name=java; {NODE}",
+        "[5.000001] Out of memory: Kill process 9 (java) score 912 or sacrifice child\n"
+        "[5.000002] Killed process 10 (java) total-vm:1kB, anon-rss:1kB, file-rss:0kB",
+    ),
+    ("", "Killed process 9 (java)"),
     (f"event=oom; pid=123; name=httpd; {NODE}", "Out of memory: Killed process 123, UID 48, (httpd)."),
     (
         f"event=oom; pid=5; name=x || event=oom; pid=6; name=y; {NODE}",

@@ -86,6 +86,23 @@ LINES = [
         "pcieport 0000:00:01.0: AER: Uncorrected (Non-Fatal) error received: 0000:01:00.0\n"
         "nvidia 0000:01:00.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer, (Requester ID)",
     ),
+    (  # NVIDIA/open-gpu-kernel-modules#1229: not fatal to the port, but the driver gave the GPU up
+        f"event=aer_nonfatal; pci=0000:63:00.0; via=0000:00:01.2; device=nvidia; {DEAD}",
+        "pcieport 0000:00:01.2: AER: Uncorrectable (Non-Fatal) error received from 0000:63:00.0\n"
+        "snd_hda_intel 0000:63:00.1: AER: can't recover (no error_detected callback)\n"
+        "nvidia 0000:63:00.0: AER: can't recover (no error_detected callback)\n"
+        "pcieport 0000:62:00.0: AER: device recovery failed",
+    ),
+    (
+        f"event=aer_nonfatal; pci=0000:63:00.0; via=0000:00:01.2; device=nvidia; {DEAD}",
+        "nvidia 0000:63:00.0: AER: can't recover (no error_detected callback)\n"
+        "pcieport 0000:00:01.2: AER: Uncorrectable (Non-Fatal) error received from 0000:63:00.0",
+    ),
+    (
+        f"event=aer_nonfatal; pci=0000:63:00.0; via=0000:62:00.0; device=nvidia; {DEAD}",
+        "pcieport 0000:62:00.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer, (Requester ID)\n"
+        "nvidia 0000:63:00.0: AER: can't recover (no error_detected callback)",
+    ),
     (  # two devices behind one port: two errors
         f"event=aer_fatal; pci=0000:01:00.0; via=0000:00:01.0; {DEAD} || "
         f"event=aer_fatal; pci=0000:02:00.0; via=0000:00:01.0; {DEAD}",

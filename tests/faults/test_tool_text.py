@@ -90,6 +90,30 @@ LINES = [
         "    Retired Pages\n        Single Bit ECC                    : 0\n        Double Bit ECC                    : 2\n"
         "        Pending Page Blacklist            : Yes",
     ),
+    (  # the heading as older versions write it; one line found by `grep`
+        "event=page_retirement_pending; severity=warn; action=none; drain=no",
+        "    Retired pages\n        Double Bit ECC                    : 2\n        Pending                           : Yes",
+    ),
+    (
+        "event=page_retirement_pending; severity=warn; action=none; drain=no",
+        "        Pending Page Blacklist            : Yes",
+    ),
+    (f"event=row_remap_failed; {LOST}", "        Remapping Failure Occurred                : Yes"),
+    ("", "        Remapping Failure Occurred                : No"),
+    ("", "        Pending                           : Yes"),
+    (  # copied from where the text begins (Azure/azhpc-images#506)
+        "event=fabric_failed; status=Insufficient Resources; severity=degraded; action=contact_support; drain=yes",
+        "Fabric\n    State                             : Completed\n    Status                            : Insufficient Resources",
+    ),
+    (
+        "event=recovery_action; wanted=Reset; severity=fatal; action=reset_gpu; drain=yes",
+        "GPU Recovery Action                   : Reset",
+    ),
+    ("", "Fabric is down\n    State : Completed\n    Status : Insufficient Resources"),
+    (  # a quoted block
+        f"event=gpu_lost; pci=0000:03:00; {LOST}",
+        "        Unable to determine the device handle for GPU 0000:03:00.0: GPU is lost.  Reboot the system to recover this GPU",
+    ),
     (
         "event=recovery_action; pci=0000:3b:00; wanted=Reset; severity=fatal; action=reset_gpu; drain=yes",
         "GPU 00000000:3B:00.0\n    GPU Recovery Action                   : Reset",
