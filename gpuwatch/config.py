@@ -44,7 +44,7 @@ def read_toml(path: Path, *, option: str = "--config") -> dict[str, Any]:
         raise ConfigError(f"{path} does not exist", next_step=f"create it, or name another with {option}") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read", why=str(error), next_step="check its owner and mode") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML", why=str(error), next_step="mend the line it names") from None
 
 

@@ -25,6 +25,7 @@ from gpuwatch.model.facts.nvml import NvmlFacts
 from gpuwatch.model.facts.training import TrainingFacts
 from gpuwatch.model.wire import Ack, Envelope, Report
 from gpuwatch.sdk import processes
+from gpuwatch.sdk.small_file import small_json
 
 KINDS: Mapping[str, type] = {
     "nvml": NvmlFacts,
@@ -194,9 +195,7 @@ class Node:
 
     def probe_record(self) -> dict[str, Any]:
         """What the agent wrote down of its NVML child."""
-        found = json.loads((self.folder / "state" / "probe-nvml.json").read_text())
-        assert isinstance(found, dict)
-        return found
+        return small_json(self.folder / "state" / "probe-nvml.json", dict[str, Any])
 
     def stop(self) -> float:
         """SIGTERM to the last agent; how long it took to go."""

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from gpuwatch.sdk.small_file import small_json
+
 log = logging.getLogger(__name__)
 
 
@@ -35,8 +37,8 @@ class Book:
     def read(self) -> ChildRecord | None:
         """The last child, None where nothing usable is written."""
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=ChildRecord)
-        except (OSError, msgspec.DecodeError):
+            return small_json(self._path, ChildRecord)
+        except (OSError, ValueError):
             return None
 
     def write(self, record: ChildRecord) -> None:

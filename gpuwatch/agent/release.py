@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import stat
 from pathlib import Path
 
 import msgspec
 
 from gpuwatch.errors import UsageError
 from gpuwatch.model.moment import Moment
+from gpuwatch.sdk.small_file import from_json, small_file
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class ReleaseFile:
         self._request = None
         try:
             self._request = _read(self._path)
-        except (OSError, ValueError, msgspec.MsgspecError) as error:
+        except (OSError, ValueError) as error:
             log.error("%s is not obeyed: %s; ask with `gpuwatch agent release`", self._path, error)
             return
         log.info("the driver is released on request, for %g s at most: %s", self._request.for_s,
@@ -116,13 +116,4 @@ class ReleaseFile:
 
 def _read(path: Path) -> Request:
     """Raises where it is no plain small file of root or of this process's user."""
-    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode):
-            raise ValueError("it is no plain file")
-        if status.st_uid not in (0, os.geteuid()):
-            raise ValueError(f"it belongs to user {status.st_uid}")
-        return msgspec.json.decode(os.read(file, MOST_BYTES), type=Request)
-    finally:
-        os.close(file)
+    return from_json(small_file(path, MOST_BYTES, owners=(0, os.geteuid())), Request)

@@ -26,6 +26,7 @@ from gpuwatch.sdk.errand import Errands
 from gpuwatch.sdk.file_look import head_of_file, look
 from gpuwatch.sdk.process_words import mapped, shown, variables
 from gpuwatch.sdk.processes import start_ticks
+from gpuwatch.sdk.small_file import small_json
 from gpuwatch.sdk.workloads import place_of
 
 MOST_NEW = 16  # processes looked at for the first time in one round
@@ -64,8 +65,8 @@ class _Reader:
         self._errands.keep(folder, ours=ours)
         file = folder / "environment.json"
         try:
-            self._since = msgspec.json.decode(file.read_bytes(), type=dict[str, tuple[str, int]])
-        except (OSError, msgspec.DecodeError):
+            self._since = small_json(file, dict[str, tuple[str, int]])
+        except (OSError, ValueError):
             self._since = {}
         self._file = file if ours else None
 

@@ -6,8 +6,6 @@ ever leave it is the word of hands that have ended.
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterable
 from typing import Annotated
 
@@ -17,6 +15,7 @@ from gpuwatch.clock import Clock, SystemClock
 from gpuwatch.collectors import Collector, Reading, Sample, Unsupported
 from gpuwatch.errors import ProbeError
 from gpuwatch.model.facts.hands import HandsFacts
+from gpuwatch.sdk.small_file import small_json
 
 MOST_BYTES = 64 << 10
 OLD_S = 90.0  # they tell at least every 30 s
@@ -40,10 +39,10 @@ class _Reader:
     def read(self) -> Reading:
         """Their last word. Urgent when an order was answered."""
         try:
-            facts = msgspec.json.decode(_bytes(self._path), type=HandsFacts)
+            facts = small_json(self._path, HandsFacts, MOST_BYTES)
         except FileNotFoundError:
             raise Unsupported(f"no hands have written {self._path}") from None
-        except (OSError, ValueError, msgspec.MsgspecError) as error:
+        except (OSError, ValueError) as error:
             raise ProbeError(f"{self._path} cannot be read", why=str(error)) from error
         age_s = (self._clock.monotonic_ns() - facts.told_monotonic_ns) / 1e9
         if not 0 <= age_s <= OLD_S:
@@ -54,16 +53,6 @@ class _Reader:
 
     def close(self) -> None:
         pass
-
-
-def _bytes(path: str) -> bytes:
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise ValueError("it is no plain file")
-        return os.read(file, MOST_BYTES)
-    finally:
-        os.close(file)
 
 
 def metrics(facts: HandsFacts) -> Iterable[Sample]:

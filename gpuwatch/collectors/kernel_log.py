@@ -16,7 +16,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -28,7 +28,9 @@ from gpuwatch.sdk.kernel_events import MOST_REMEMBERED, Telling
 from gpuwatch.sdk.kernel_file import KernelFile
 from gpuwatch.sdk.kernel_journal import KernelJournal
 from gpuwatch.sdk.kernel_lines import Source, this_boot_id
+from gpuwatch.sdk.kernel_lots import Lots
 from gpuwatch.sdk.kernel_ring import KernelRing
+from gpuwatch.sdk.small_file import small_json
 
 URGENT_AGAIN_NS = 10 * 10**9  # the same fault asks to be sent at once no more often than this
 SETTLED_NS = 60 * 10**9  # the cursor keeps this far behind: what was read may not have been sent yet
@@ -60,12 +62,12 @@ class _Reader:
         self._clock = clock
         self._boot_id = boot_id
         self._source: Source | None = None
-        self._telling = Telling()
+        self._lots, self._telling = Lots(clock), Telling()
         self._earlier: KernelJournal | None = None
-        self._earlier_telling = Telling()
+        self._earlier_lots, self._earlier_telling = Lots(clock), Telling()
         self._earlier_done = not settings.earlier_boot
         self._fabric: KernelFile | None = None
-        self._fabric_telling = Telling()
+        self._fabric_lots, self._fabric_telling = Lots(clock), Telling()
         self._urgent_ns: dict[tuple[str, str | None], int] = {}
         self._cursor = settings.cursor
         self._begun_ns = clock.monotonic_ns()
@@ -91,7 +93,7 @@ class _Reader:
         if source is None:
             return Reading(facts=KernelLogFacts(readable=False), gaps={"events": why})
         try:
-            lines = source.read()
+            lines = self._lots.of(source)
         except OSError as error:
             self._written = {"source": source.name, "boot_id": self._boot_id, "position": source.position()}
             self._let_go()
@@ -144,7 +146,7 @@ class _Reader:
                 self._earlier_done = True
                 return []
         try:
-            lines = self._earlier.read()
+            lines = self._earlier_lots.of(self._earlier)
         except OSError:  # it has said everything, or there is no earlier boot
             self._end_earlier()
             return self._earlier_telling.tell([])
@@ -164,7 +166,7 @@ class _Reader:
         try:
             if self._fabric is None:
                 self._fabric = KernelFile(path, boot_id=self._boot_id, after="", clock=self._clock, daemon=True)
-            return self._fabric_telling.tell(self._fabric.read())
+            return self._fabric_telling.tell(self._fabric_lots.of(self._fabric))
         except OSError as error:
             gaps["fabric_manager"] = f"{path}: {error.strerror or error}"
             if self._fabric is not None:
@@ -230,10 +232,10 @@ class _Reader:
         if self._cursor is None:
             return {}
         try:
-            saved = json.loads(self._cursor.read_bytes())
+            saved = small_json(self._cursor, dict[str, Any])
         except (OSError, ValueError):
             return {}
-        return {key: str(value) for key, value in saved.items()} if isinstance(saved, dict) else {}
+        return {key: str(value) for key, value in saved.items()}
 
     def _settle(self, now_ns: int) -> None:
         position: str | None = None

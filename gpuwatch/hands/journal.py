@@ -74,7 +74,7 @@ class Journal:
         for number, text in enumerate(whole.split(b"\n") if whole else (), start=1):
             try:
                 lines.append(_decode(text))
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 raise JournalError(
                     f"{self._path} is damaged at line {number}",
                     why=f"{error}; what was done and how often is not known",

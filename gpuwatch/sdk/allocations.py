@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from gpuwatch.sdk.small_file import small_json
 
 MOST_FOLDERS = 5_000
 DEEPEST = 7  # slurm/uid_/job_/step_/user/task_ and one more
-MOST_BYTES = 4 << 20
 _JOB = re.compile(r"^job_(\d+)$")
 _ROOTS = ("system.slice", "slurm", "cpuset/slurm", "memory/slurm", "freezer/slurm", "devices/slurm", "")
 
@@ -31,11 +30,10 @@ def slurm_jobs(cgroup: str) -> dict[str, list[int]]:
 def kubelet_allocations(path: str, gaps: dict[str, str]) -> list[tuple[str, tuple[str, ...]]]:
     """Pod uid -> device ids of NVIDIA GPUs, as the kubelet would restore them after a restart. Empty without one."""
     try:
-        with Path(path).open("rb") as file:
-            entries = msgspec.json.decode(file.read(MOST_BYTES))["Data"]["PodDeviceEntries"] or []
+        entries = small_json(path, dict[str, Any])["Data"]["PodDeviceEntries"] or []
     except FileNotFoundError:
         return []
-    except (OSError, msgspec.DecodeError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         gaps["allocations"] = f"{path} cannot be read: {type(error).__name__}"
         return []
     found: dict[str, list[str]] = {}

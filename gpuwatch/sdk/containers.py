@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from gpuwatch.sdk.small_file import small_json
 
-MOST_BYTES = 4 << 20
 _ID = re.compile(r"^[0-9a-f]{64}$")
 _CONTAINERD = "run/containerd/io.containerd.runtime.v2.task"
 _ANNOTATIONS = ("io.kubernetes.cri.image-name", "io.kubernetes.cri-o.ImageName", "io.kubernetes.cri-o.Image")
@@ -32,7 +31,6 @@ def image_of(container: str, root: str) -> str:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            return msgspec.json.decode(file.read(MOST_BYTES), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError):
+        return small_json(path, dict[str, Any])
+    except (OSError, ValueError):
         return {}

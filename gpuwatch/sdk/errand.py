@@ -22,6 +22,7 @@ import msgspec
 
 from gpuwatch.clock import Clock, SystemClock
 from gpuwatch.sdk.processes import is_alive, start_ticks, what_it_waits_for
+from gpuwatch.sdk.small_file import small_json
 
 NS = 10**9
 DEADLINE_S = 3.0
@@ -81,8 +82,8 @@ class Errands:
         of all those who look once: each of them would leave another behind."""
         agents, lookers = folder / f"errands-{self._source}.json", folder / f"errands-scan-{self._source}.json"
         for file in (agents, lookers):
-            with contextlib.suppress(OSError, msgspec.DecodeError):
-                for left in msgspec.json.decode(file.read_bytes(), type=list[Abandoned]):
+            with contextlib.suppress(OSError, ValueError):
+                for left in small_json(file, list[Abandoned]):
                     if left.boot_id == self._boot_id:
                         self._abandoned.setdefault(left.subject, left)
         self._file = agents if ours else lookers

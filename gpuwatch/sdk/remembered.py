@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
 
+from gpuwatch.sdk.small_file import from_json, small_file
+
 log = logging.getLogger(__name__)
 T = TypeVar("T", bound=msgspec.Struct)
-MOST_BYTES = 4 << 20
 
 
 class Remembered(Generic[T]):
     """One record, in memory until `keep` names a folder."""
 
-    def __init__(self, name: str, kind: Callable[[], T]) -> None:
+    def __init__(self, name: str, kind: type[T]) -> None:
         """`kind`: the record's type; every field has a default."""
         self.value: T = kind()
         self._kind = kind
@@ -33,11 +33,10 @@ class Remembered(Generic[T]):
     def keep(self, folder: Path, ours: bool) -> None:
         """Take up what stands there. Not `ours`: another agent's, read and never written."""
         file = folder / f"learned-{self._name}.json"
-        with contextlib.suppress(OSError, ValueError, RecursionError):
-            if file.stat().st_size <= MOST_BYTES:
-                text = file.read_bytes()
-                self.value = msgspec.json.decode(text, type=self._kind)
-                self._written = text
+        with contextlib.suppress(OSError, ValueError):
+            text = small_file(file)
+            self.value = from_json(text, self._kind)
+            self._written = text
         self._file = file if ours else None
 
     def save(self) -> None:

@@ -78,6 +78,8 @@ max_out_ratio = 5
     [
         pytest.param(None, "does not exist", id="missing"),
         pytest.param("server = [", "is not valid TOML", id="malformed"),
+        pytest.param("server = " + "[" * 10_000, "is not valid TOML", id="brackets-within-brackets"),
+        pytest.param("server = " + "{a = " * 10_000, "is not valid TOML", id="tables-within-tables"),
     ],
 )
 def test_a_file_that_cannot_be_read_says_so(tmp_path: Path, text: str | None, what: str) -> None:

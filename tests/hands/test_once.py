@@ -208,10 +208,11 @@ def test_a_line_that_a_crash_cut_short_is_dropped(node: HandsNode) -> None:
     assert state_of(node, "act-1")[0] == "done"
 
 
-def test_a_damaged_journal_takes_no_orders(node: HandsNode) -> None:
+@pytest.mark.parametrize("damage", [b"\0\0\0", b'{"unknown":' + b"[" * 100_000])
+def test_a_damaged_journal_takes_no_orders(node: HandsNode, damage: bytes) -> None:
     path = node.settings.state_dir / "journal"
     node.hands.close()
-    path.write_bytes(b"\0\0\0\n" + path.read_bytes())
+    path.write_bytes(damage + b"\n" + path.read_bytes())
     with pytest.raises(JournalError, match="is damaged at line 1"):
         node.begin()
 

@@ -21,6 +21,7 @@ from gpuwatch.model.facts.kernel_log import KernelLogFacts
 from gpuwatch.registry import leaves
 from gpuwatch.training import Heartbeat
 from tests.agent_node import Aggregator, Node, envelope_of, facts_of, status_is
+from tests.strange_files import STRANGE
 
 XID_79 = (
     "Nov 30 15:00:00 gpu-001 kernel: [ 1234.500000] NVRM: Xid (PCI:0000:29:00): 79, pid=1234, name=python, "
@@ -141,6 +142,29 @@ def test_what_could_not_be_told_is_told_by_the_next_agent(node: Node, aggregator
     assert len(agents) >= 2
     first = [report.sequence for _, report in aggregator.reports if report.agent_id == agents[0]]
     assert first == sorted(first)
+
+
+@pytest.mark.parametrize("strange", ["brackets", "noise", "pipe", "device"])
+def test_whatever_lies_in_its_state_directory_it_reports(node: Node, aggregator: Aggregator, strange: str) -> None:
+    node.others = {}
+    state = node.folder / "state"
+    state.mkdir()
+    sources = ("host", "infiniband", "services", "pcie", "environment", "attribution")
+    names = ["probe-nvml.json", "environment.json", "kernel_log.json", "release"]
+    names += [f"{of}-{source}.json" for source in sources for of in ("learned", "errands", "errands-scan")]
+    for name in names:
+        STRANGE[strange](state / name)
+    node.start()
+    found = leaves(gpuwatch.collectors, "COLLECTOR", Collector)
+    wanted = {name for name, door in found.items() if door.settings().enabled}
+
+    def told() -> set[str]:
+        well = ("ok", "unsupported")
+        return {e.collector for _, report in aggregator.reports for e in report.envelopes if e.status in well}
+
+    aggregator.wait(lambda _: told() == wanted, "a word of all sources")
+    assert node.stop() < 2.0
+    assert "Traceback" not in node.log()
 
 
 def test_there_is_one_agent_a_state_directory(node: Node, aggregator: Aggregator) -> None:
