@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 from pathlib import Path
 
@@ -17,12 +18,17 @@ OF_FOLDER = CREATED | MOVED_HERE
 EVENTS_BYTES = 1 << 16
 
 
+@functools.cache  # each one brings a class of its own, which only a full collection would give back
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
 class FileWatch:
     """One path: the file that stands there now, and its folder, in which another may take its place."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._libc = ctypes.CDLL(None)
+        self._libc = _libc()
         self._file = -1
         self._watched = -1
         with contextlib.suppress(AttributeError):  # a C library without it

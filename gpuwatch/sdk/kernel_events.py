@@ -5,6 +5,8 @@ An event's id is that of the line that told it, so that reading a log again give
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from gpuwatch.faults.event import Event
@@ -40,8 +42,8 @@ class Telling:
         self._losses: dict[str | None, tuple[int, str, bool]] = {}  # GPU -> when, boot, told in words only
         self._quiet: dict[Key, _Quiet] = {}
 
-    def tell(self, lines: list[Line]) -> list[KernelEvent]:
-        """The events of these lines. No lines: nothing more comes, what was begun is told."""
+    def tell(self, lines: Iterable[Line]) -> list[KernelEvent]:
+        """The events of these lines. An empty list or tuple: nothing more comes, what was begun is told."""
         found: dict[Key, KernelEvent] = {}
         for line in lines:
             if line.event is not None:  # a daemon's: it is whole

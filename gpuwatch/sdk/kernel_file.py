@@ -19,10 +19,10 @@ from gpuwatch.faults.event import Event
 from gpuwatch.faults.prefilter import matters
 from gpuwatch.faults.prefix import Record, split
 from gpuwatch.sdk.file_watch import FileWatch
-from gpuwatch.sdk.kernel_lines import EARLIER_BOOT, MAX_LINES, SLACK_NS, Line, wall_unix_ns
+from gpuwatch.sdk.kernel_lines import EARLIER_BOOT, LOT_LINES, MAX_LINES, SLACK_NS, Line, wall_unix_ns
 
-READ_BYTES = 1 << 18
-MAX_READ_BYTES = 4 << 20  # a reading, about 20,000 lines; the rest comes with the next, after a rest
+READ_BYTES = 1 << 15
+MAX_READ_BYTES = 4 << 20  # at once, about 20,000 lines of which few matter
 HEAD_BYTES = 256
 MAX_LINE_BYTES = 1 << 16
 
@@ -61,17 +61,25 @@ class KernelFile:
         lines: list[Line] = []
         self.behind = False
         self._watch.forget()
+        try:
+            self._follow(lines)
+        except FileNotFoundError:
+            return lines  # between two steps of a rotation
+        except OSError:
+            if not lines:
+                raise
+            self.behind = False  # what was said before is told first
+        return lines
+
+    def _follow(self, lines: list[Line]) -> None:
         self._drain(lines)
         if self.behind:
-            return lines
-        try:
-            now = self._path.stat()
-        except FileNotFoundError:  # between two steps of a rotation
-            return lines
+            return
+        now = self._path.stat()
         if now.st_ino != self._inode:
             self._drain(lines)  # written between our last look and the rotation
             if self.behind:
-                return lines
+                return
             file = _opened(self._path)
             if self._rest and (self._daemon or matters(self._rest)):
                 self._take(self._rest, self._offset - len(self._rest), lines)  # its last line had no end
@@ -84,7 +92,6 @@ class KernelFile:
         elif now.st_size < self._offset:
             self._from_start()
             self._drain(lines)
-        return lines
 
     def take_lost(self) -> int:
         return 0
@@ -106,6 +113,8 @@ class KernelFile:
 
     def _drain(self, lines: list[Line]) -> None:
         begun = self._offset
+        # Of the backlog more is held: a boot's first message tells that what stands before it is of an earlier boot.
+        most = MAX_LINES if begun < self._backlog else LOT_LINES
         while block := os.pread(self._file, READ_BYTES, self._offset):
             at = self._offset - len(self._rest)
             self._offset += len(block)
@@ -118,7 +127,7 @@ class KernelFile:
                     if self._daemon or matters(raw):
                         self._take(raw, at, lines)
                     at += len(raw) + 1
-            if self._offset - begun >= MAX_READ_BYTES or len(lines) >= MAX_LINES:
+            if self._offset - begun >= MAX_READ_BYTES or len(lines) >= most:
                 self.behind = True
                 return
 

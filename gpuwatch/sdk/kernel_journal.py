@@ -16,9 +16,9 @@ import zlib
 from gpuwatch.clock import Clock
 from gpuwatch.faults import daemons, journal
 from gpuwatch.faults.prefilter import matters
-from gpuwatch.sdk.kernel_lines import MAX_LINES, Line
+from gpuwatch.sdk.kernel_lines import LOT_LINES, Line
 
-READ_BYTES = 1 << 18
+READ_BYTES = 1 << 16
 MAX_READ_BYTES = 16 << 20
 MAX_LINE_BYTES = 1 << 20
 FIELDS = (  # no more
@@ -62,7 +62,7 @@ class KernelJournal:
     def read(self) -> list[Line]:
         lines: list[Line] = []
         read_bytes = 0
-        while read_bytes < MAX_READ_BYTES and len(lines) < MAX_LINES:
+        while read_bytes < MAX_READ_BYTES and len(lines) < LOT_LINES:
             assert self._child.stdout is not None
             self.behind = True
             try:
@@ -71,7 +71,7 @@ class KernelJournal:
                 self.behind = False
                 break
             if not block:
-                if lines and not self._commands:
+                if lines:
                     break  # what it said last is told first; its end with the next reading
                 self._next_child()
                 continue

@@ -13,7 +13,8 @@ import msgspec
 from gpuwatch.faults.event import Event
 from gpuwatch.faults.prefix import Record
 
-MAX_LINES = 2000  # about, a reading: a storm of messages must not fill the memory; the rest comes with the next
+MAX_LINES = 2000  # about, a reading: a storm of messages must not keep us busy; the rest comes with the next
+LOT_LINES = 256  # about, held at once; see kernel_lots
 EARLIER_BOOT = "earlier"  # for a message that is older than this boot where nothing says which boot it was
 SLACK_NS = 60 * 10**9  # how far the boot moment and a log's own wall clock may disagree
 TO_COME_NS = 7200 * 10**9  # a stamp without a year so little in the future tells of a clock that was set back
@@ -38,10 +39,10 @@ class Source(Protocol):
     """An opened kernel log. `lost_count` is what was lost since it was last taken."""
 
     name: str
-    behind: bool  # there was more than one reading may take
+    behind: bool  # there was more than is held at once
 
     def read(self) -> list[Line]:
-        """The kernel's messages since the last reading that may concern a GPU. Raises `OSError`."""
+        """The kernel's next messages that may concern a GPU. Raises `OSError` only where there are none."""
 
     def take_lost(self) -> int:
         """How many messages were lost since this was last asked."""

@@ -16,7 +16,7 @@ import msgspec
 from gpuwatch.clock import Clock
 from gpuwatch.faults.prefilter import matters
 from gpuwatch.faults.prefix import split_kmsg
-from gpuwatch.sdk.kernel_lines import MAX_LINES, Line
+from gpuwatch.sdk.kernel_lines import LOT_LINES, Line
 
 RECORD_BYTES = 16_384
 NULL = Path("/dev/null")
@@ -60,7 +60,7 @@ class KernelRing:
         self._booted_unix_ns = now_unix_ns - self._clock.monotonic_ns()  # by the wall clock as it is set now
         self.behind = False
         for _ in range(MAX_RECORDS):
-            if len(lines) >= MAX_LINES:
+            if len(lines) >= LOT_LINES:
                 self.behind = True
                 break
             try:
@@ -71,7 +71,9 @@ class KernelRing:
                     break
                 if error.errno in (errno.EPIPE, errno.EINTR, errno.EINVAL):  # EINVAL: longer than any record may be
                     continue
-                raise
+                if not lines:
+                    raise
+                break  # what was said before is told first
             if not raw:
                 break
             self._take(raw, now_unix_ns, lines)

@@ -23,6 +23,7 @@ from gpuwatch.sdk.file_watch import FileWatch
 from gpuwatch.sdk.kernel_events import MOST_REMEMBERED
 from gpuwatch.sdk.kernel_journal import KernelJournal
 from gpuwatch.sdk.kernel_lines import EARLIER_BOOT, wall_unix_ns
+from gpuwatch.sdk.kernel_lots import Lots
 from gpuwatch.sdk.kernel_ring import KernelRing
 from tests.fakes import FakeClock
 
@@ -877,11 +878,11 @@ def test_a_reader_leaves_no_descriptor_behind(log: Log) -> None:
 
 
 def test_a_full_ring_is_read_in_lumps(ring: FakeRing) -> None:
-    source = open_ring(ring, FakeClock())
+    source, lots = open_ring(ring, FakeClock()), Lots(FakeClock())
     for sequence in range(5000):
         ring.say(sequence, XID)
-    lumps = [len(source.read())]
+    lumps = [sum(1 for _ in lots.of(source))]
     while source.behind:
-        lumps.append(len(source.read()))
-    assert lumps == [2000, 2000, 1000]
+        lumps.append(sum(1 for _ in lots.of(source)))
+    assert lumps == [2048, 2048, 904]
     source.close()
