@@ -29,7 +29,6 @@ from gpuwatch.sdk.kernel_file import KernelFile
 from gpuwatch.sdk.kernel_journal import KernelJournal
 from gpuwatch.sdk.kernel_lines import Source, this_boot_id
 from gpuwatch.sdk.kernel_lots import Lots
-from gpuwatch.sdk.kernel_lots import Lots
 from gpuwatch.sdk.kernel_ring import KernelRing
 from gpuwatch.sdk.small_file import small_json
 
