@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,7 @@ from gpuwatch.errors import ProbeError
 from gpuwatch.model.facts.services import ServicesFacts, Unit
 from gpuwatch.sdk.errand import Errands, program
 from gpuwatch.sdk.kernel_lines import this_boot_id
-from gpuwatch.sdk.remembered import Remembered
+from gpuwatch.sdk.remembered import Remembered, floored
 from gpuwatch.sdk.systemd_units import Shown, arguments, shown
 
 NS = 10**9
@@ -50,12 +51,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     systemctl: str = "systemctl"  # a name in the system's folders, or a path
 
 
+Looks = list[tuple[float, int]]
+"""Of one unit: when since boot its count was last seen, and the count; both grow."""
+
+
 class Restarts(msgspec.Struct, kw_only=True):
-    """How often systemd had restarted each unit, and when since boot that was seen; of this boot, kept over restarts of
-    the agent."""
+    """How often systemd had restarted each unit; of this boot, kept over restarts of the agent. The last look at each
+    was a little later than it says here."""
 
     boot_id: str = ""
-    units: dict[str, list[tuple[float, int]]] = {}
+    units: dict[str, Looks] = {}
 
 
 class _Reader:
@@ -67,6 +72,7 @@ class _Reader:
         self._errands = Errands("services")
         self._hung_since_unix_ns: int | None = None
         self._restarts = Remembered("services", Restarts)
+        self._looks: dict[str, Looks] = {}
         self._begin()
 
     def keep(self, folder: Path, *, ours: bool = True) -> None:
@@ -75,9 +81,10 @@ class _Reader:
         self._begin()
 
     def _begin(self) -> None:
-        learned, boot_id = self._restarts.value, this_boot_id()
-        if learned.boot_id != boot_id:
-            learned.boot_id, learned.units = boot_id, {}
+        learned, boot_id, now_s = self._restarts.value, this_boot_id(), time.monotonic()
+        of_this_boot = boot_id and learned.boot_id == boot_id
+        self._looks = {name: looks for name, looks in learned.units.items() if of_this_boot and _is_sound(looks, now_s)}
+        learned.boot_id = boot_id
 
     def read(self) -> Reading:
         """One look at all units."""
@@ -103,11 +110,18 @@ class _Reader:
         if not units and outcome.status == "failed":
             raise ProbeError("systemctl failed", why=outcome.reason)
         told = tuple(self._unit(unit) for unit in units if not unit.condition_failed and unit.active_state in STATES)
-        self._restarts.save()
+        self._save()
         return Reading(ServicesFacts(told, settings.restart_window_s), abandoned_count=abandoned_count)
 
     def close(self) -> None:
         pass
+
+    def _save(self) -> None:
+        kept = self._restarts.value.units = {}
+        for name, (*before, (at_s, count)) in self._looks.items():
+            since_s = floored(at_s, self._settings.restart_window_s)
+            kept[name] = [*before, (max(since_s, before[-1][0]) if before else since_s, count)]
+        self._restarts.save()
 
     def _unit(self, unit: Shown) -> Unit:
         since_unix_ns: int | None = None
@@ -127,18 +141,25 @@ class _Reader:
         )
 
     def _recent(self, unit: Shown) -> int:
-        """How often systemd restarted it within the window. The count begins anew when somebody starts it."""
+        """How often systemd restarted it within the window at least: since the first look that lies in it, so that what
+        was before, or came while nobody looked for longer, is never told as fresh. The count begins anew when somebody
+        starts the unit."""
         if unit.restart_count is None:
             return 0
-        now_s = time.monotonic()
-        seen = self._restarts.value.units.setdefault(unit.name, [])
-        if seen and unit.restart_count < seen[-1][1]:
-            seen.clear()
-        if not seen or unit.restart_count > seen[-1][1]:
-            seen.append((now_s, unit.restart_count))
-        while len(seen) > 1 and (len(seen) > MOST_KEPT or now_s - seen[1][0] > self._settings.restart_window_s):
-            seen.pop(0)
-        return seen[-1][1] - seen[0][1]
+        now_s, window_s = time.monotonic(), self._settings.restart_window_s
+        looks = self._looks.setdefault(unit.name, [])
+        if looks and unit.restart_count < looks[-1][1]:
+            looks.clear()
+        if looks and unit.restart_count == looks[-1][1]:
+            looks.pop()
+        looks.append((now_s, unit.restart_count))
+        while len(looks) > MOST_KEPT or now_s - looks[0][0] > window_s:
+            looks.pop(0)
+        return looks[-1][1] - looks[0][1]
+
+
+def _is_sound(looks: Looks, now_s: float) -> bool:
+    return bool(looks) and looks[-1][0] <= now_s and all(a[0] <= b[0] and a[1] < b[1] for a, b in pairwise(looks))
 
 
 def metrics(facts: ServicesFacts) -> Iterable[Sample]:

@@ -125,7 +125,8 @@ def test_restarts_within_the_window(systemd: Systemd, monkeypatch: pytest.Monkey
         return reader._recent(shown(block(NRestarts=count))[0])  # type: ignore[no-any-return]
 
     steps = [("7", 60), ("7", 60), ("9", 60), ("10", 60), ("10", 500), ("10", 200), ("2", 60), ("3", 60), ("x", 1)]
-    assert [recent(count, after_s) for count, after_s in steps] == [0, 0, 2, 3, 3, 0, 0, 1, 0]
+    assert [recent(count, after_s) for count, after_s in steps] == [0, 0, 2, 3, 1, 0, 0, 1, 0]
+    assert [recent("3", 700), recent("9", 601), recent("9", 1)] == [0, 0, 0], "six came, nobody knows when"
 
 
 def test_restarts_stay_counted_over_a_restart_of_the_agent_and_end_with_the_boot(
@@ -142,6 +143,110 @@ def test_restarts_stay_counted_over_a_restart_of_the_agent_and_end_with_the_boot
     assert [recent(count) for count in ("1", "3")] == [0, 2]
     (tmp_path / "learned-services.json").write_bytes(b"\xff{")
     assert recent("9") == 0
+
+
+class Agents:
+    """One agent after another on the same node, at moments that the test gives."""
+
+    def __init__(self, systemd: Systemd, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 50_000.0
+        self._systemd, self._folder = systemd, folder
+        monkeypatch.setattr("gpuwatch.collectors.services.time.monotonic", lambda: self.now_s)
+
+    def begin(self) -> Any:
+        reader = self._systemd.reader(restart_window_s=3600)
+        reader.keep(self._folder)
+        return reader
+
+    def told(self, reader: Any, count: int, *, looks: int = 1) -> int:
+        """After so many looks, one a minute."""
+        self._systemd.says(block(NRestarts=str(count)))
+        for _ in range(looks):
+            self.now_s += 60
+            (unit,) = units(reader)
+        return unit.recent_restart_count
+
+
+def test_what_the_disk_did_not_take_is_not_told_anew_by_the_next_agent(
+    systemd: Systemd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    agents = Agents(systemd, folder, monkeypatch)
+    first = agents.begin()
+    assert agents.told(first, 5, looks=3) == 0
+    folder.rename(tmp_path / "aside")  # from here on nothing can be written
+    assert agents.told(first, 13) == 8
+    assert agents.told(first, 13, looks=61) == 0, "that was more than an hour ago"
+    (tmp_path / "aside").rename(folder)
+    assert agents.told(agents.begin(), 13) == 0
+
+
+def test_what_the_disk_did_not_take_is_written_when_it_can_be(
+    systemd: Systemd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    agents = Agents(systemd, folder, monkeypatch)
+    first = agents.begin()
+    agents.told(first, 5)
+    folder.rename(tmp_path / "aside")
+    assert agents.told(first, 13) == 8
+    (tmp_path / "aside").rename(folder)
+    assert agents.told(first, 13, looks=2) == 8
+    assert "13]" in (folder / "learned-services.json").read_text()
+    assert agents.told(agents.begin(), 13) == 8, "less than an hour ago, whoever asks"
+
+
+@pytest.mark.parametrize(("away_s", "told"), [(1800, 8), (3600, 0), (86_400, 0)])
+def test_restarts_while_no_agent_ran_are_told_only_where_they_are_surely_fresh(
+    systemd: Systemd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, away_s: float, told: int
+) -> None:
+    agents = Agents(systemd, tmp_path, monkeypatch)
+    agents.told(agents.begin(), 5, looks=3)
+    agents.now_s += away_s
+    second = agents.begin()
+    assert agents.told(second, 13) == told
+    assert agents.told(second, 13, looks=61) == 0
+
+
+def test_what_was_learned_is_rarely_written(systemd: Systemd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agents = Agents(systemd, tmp_path, monkeypatch)
+    reader, written = agents.begin(), set[int]()
+    for _ in range(60):
+        agents.told(reader, 5)
+        written.add((tmp_path / "learned-services.json").stat().st_mtime_ns)
+    assert len(written) <= 13
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        "[[99999, 5], [99999.5, 6]]",  # of a time to come
+        "[[100, 9], [200, 5]]",
+        "[[300, 5], [200, 9]]",
+        "[]",
+        "[[1, 2, 3]]",
+        '[["a", 5]]',
+    ],
+)
+def test_a_memory_that_makes_no_sense_is_none(
+    systemd: Systemd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: str
+) -> None:
+    agents = Agents(systemd, tmp_path, monkeypatch)
+    monkeypatch.setattr("gpuwatch.collectors.services.this_boot_id", lambda: "b")
+    (tmp_path / "learned-services.json").write_text(f'{{"boot_id": "b", "units": {{"slurmd.service": {looks}}}}}')
+    reader = agents.begin()
+    assert [agents.told(reader, count) for count in (13, 13, 14)] == [0, 0, 1]
+
+
+def test_a_boot_that_nobody_knows_is_another_one(
+    systemd: Systemd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuwatch.collectors.services.this_boot_id", lambda: "")
+    agents = Agents(systemd, tmp_path, monkeypatch)
+    assert agents.told(agents.begin(), 5) == 0
+    assert agents.told(agents.begin(), 13) == 0
 
 
 def test_a_node_without_systemd_is_unsupported(systemd: Systemd, tmp_path: Path) -> None:
