@@ -1,7 +1,7 @@
 """The services that a GPU node needs, by what systemd says of their units.
 
-Fabric manager, persistence daemon, IMEX, DCGM, the scheduler's daemon. One `systemctl show` for all of them a minute,
-with a deadline: it asks systemd, which may itself hang. Only units that are installed here are told.
+Fabric manager, persistence daemon, IMEX, DCGM, the scheduler's daemon, the agent itself. One `systemctl show` for all
+of them a minute, with a deadline: it asks systemd, which may itself hang. Only units that are installed here are told.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         "munge.service",
         "kubelet.service",
         "pbs.service",
+        "gpuwatch-agent.service",  # one that is restarted all the time is a symptom of its node
     )
     more: tuple[str, ...] = ()
     restart_window_s: Annotated[float, msgspec.Meta(gt=0)] = 3_600.0

@@ -1,8 +1,8 @@
 """A service is restarted again and again: it is up at each look, and of no use.
 
 systemd counts how often it restarted a unit by itself (NRestarts). NVIDIA/NVSentinel#1748: 49 restarts of a monitor
-while a GPU's errors grew. Told from `told_at` within the agent's window of an hour, never judged: what such a service
-lacks, other rules see.
+while a GPU's errors grew, and nobody was told: the agent's own unit is among those that are counted. Told from
+`told_at` within the agent's window of an hour, never judged: what such a service lacks, other rules see.
 """
 
 from __future__ import annotations

@@ -109,6 +109,13 @@ def test_which_units_are_told_and_wanted(systemd: Systemd, changes: dict[str, st
     assert [unit.must_run() for unit in found] == ([must_run] if told else [])
 
 
+def test_the_agents_own_unit_is_asked_after(systemd: Systemd) -> None:
+    """Its restarts are a symptom of the node (NVIDIA/NVSentinel#1748), and outlive it where systemd counts them."""
+    systemd.says(block(Id="gpuwatch-agent.service", NRestarts="49"))
+    assert units(systemd.reader())[0].restart_count == 49
+    assert "gpuwatch-agent.service" in Path(f"{systemd.script}.asked").read_text().split()
+
+
 def test_two_names_of_one_unit_are_one(systemd: Systemd) -> None:
     systemd.says(block(), block(), block(Id="munge.service"))
     assert [unit.name for unit in units(systemd.reader())] == ["slurmd.service", "munge.service"]
