@@ -38,7 +38,7 @@ from gpuwatch.sdk.nvml_answers import (
 from gpuwatch.sdk.nvml_calls import Calls
 from gpuwatch.sdk.nvml_events import Xids
 from gpuwatch.sdk.nvml_fields import Fields
-from gpuwatch.sdk.nvml_gpu import LOST, Answers, Asking, Slot
+from gpuwatch.sdk.nvml_gpu import LOST, Asking, Slot, gaps_of, keep
 from gpuwatch.sdk.nvml_metrics import numbers
 from gpuwatch.sdk.nvml_slow import seldom, slow
 
@@ -269,39 +269,22 @@ class _Reader:
         if error is not None:
             slot.doubt()
         if error is not None and (asking.lost or not asking.answered):
-            gaps.append({"*": LOST.why} if error == GPU_IS_LOST else _gaps_of(sets))
+            gaps.append({"*": LOST.why} if error == GPU_IS_LOST else gaps_of(sets))
             if error == GPU_IS_LOST:
                 slot.ask_anew()  # a stale handle has crashed monitors (XuehaiPan/nvitop#139)
             return Gpu(index=index, error=error, **slot.named)
-        values = _values_of(slot, sets)
-        told = _gaps_of(sets)
-        if "temperature_margin_celsius" in values:
-            told.pop("temperature_margin_celsius", None)
+        kept = slot.kept
+        if kept is None or kept.of != sets[1:]:
+            kept = slot.kept = keep(slot, sets[1:])
+        values, told = quick.values, kept.gaps | quick.gaps if quick.gaps else kept.gaps
         if values.get("utilization_ratio") == 0 and _hides(told):
-            del values["utilization_ratio"]
-            told["utilization_ratio"] = "0 % beside 0 W and 0 MHz is no data"
+            values = {name: value for name, value in values.items() if name != "utilization_ratio"}
+            told = told | {"utilization_ratio": "0 % beside 0 W and 0 MHz is no data"}
         gaps.append(told)
-        return Gpu(index=index, error=error, **values)
+        return msgspec.structs.replace(kept.gpu, error=error, **values)
 
     def _is_turn_of(self, index: int, every: int) -> bool:
         return (self._round + index) % every == 0
-
-
-def _values_of(slot: Slot, sets: tuple[Answers, ...]) -> dict[str, Any]:
-    values = dict(slot.named)
-    for answers in sets:
-        values |= answers.values
-    slowdown, celsius = values.get("slowdown_celsius"), values.get("temperature_celsius")
-    if "temperature_margin_celsius" not in values and slowdown is not None and celsius is not None:
-        values["temperature_margin_celsius"] = slowdown - celsius
-    return values
-
-
-def _gaps_of(sets: tuple[Answers, ...]) -> dict[str, str]:
-    gaps: dict[str, str] = {}
-    for answers in sets:
-        gaps |= answers.gaps
-    return gaps
 
 
 def _hides(gaps: dict[str, str]) -> bool:

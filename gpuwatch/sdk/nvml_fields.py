@@ -15,8 +15,9 @@ FUNCTION = "nvmlDeviceGetFieldValues"
 Question = tuple[int, int]
 """NVML_FI_DEV_* number and its scope, 0 where it has none (a link's number for NVLink)."""
 
-_RECORD = struct.Struct("@IIqqIIQ")
-_DOUBLE, _UINT, _SIGNED, _INT, _USHORT = 0, 1, 4, 5, 6
+_RECORD = struct.Struct("@24xIIQ")  # past field, scope, moment and latency: the value's type, the return code, the bits
+_DOUBLE, _SIGNED, _INT = 0, 4, 5
+_WIDTHS = {1: (1 << 32) - 1, 2: (1 << 64) - 1, 3: (1 << 64) - 1, 6: (1 << 16) - 1}  # unsigned: type -> its bits
 _KINDS = 7
 
 
@@ -39,25 +40,20 @@ class Fields:
         code = self._calls.code(FUNCTION, handle, len(questions), batch)
         if code != SUCCESS:
             return dict.fromkeys(questions, self._calls.refused(code, FUNCTION))
-        found: dict[Question, Any] = {}
-        for question, record in zip(questions, _RECORD.iter_unpack(batch), strict=True):
-            kind, code, bits = record[4], record[5], record[6]
-            found[question] = (
-                self._calls.refused(code, f"field {question[0]}") if code else _value(question, kind, bits)
-            )
-        return found
+        return {
+            question: self._calls.refused(code, f"field {question[0]}")
+            if code
+            else (bits & _WIDTHS[kind] if kind in _WIDTHS else _value(question, kind, bits))
+            for question, (kind, code, bits) in zip(questions, _RECORD.iter_unpack(batch), strict=True)
+        }
 
 
 def _value(question: Question, kind: int, bits: int) -> Any:
-    if kind == _UINT:
-        return bits & 0xFFFFFFFF
     if kind == _INT:
         low = bits & 0xFFFFFFFF
         return low - (1 << 32) if low >> 31 else low
     if kind == _SIGNED:
         return bits - (1 << 64) if bits >> 63 else bits
-    if kind == _USHORT:
-        return bits & 0xFFFF
     if kind == _DOUBLE:
         return struct.unpack("=d", struct.pack("=Q", bits))[0]
     return bits if kind < _KINDS else Refused(None, f"field {question[0]}: value type {kind} is not known")

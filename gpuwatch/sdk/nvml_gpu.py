@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from gpuwatch.model.facts.nvml import Gpu
 from gpuwatch.sdk.nvml_answers import (
     ABSENT,
     CONDEMNS,
@@ -54,6 +55,14 @@ class Answers:
             self.values[name] = answer
 
 
+class Kept(msgspec.Struct, frozen=True):
+    """What all sets but the quick one came to, made once: most rounds ask only that one."""
+
+    of: tuple[Answers | None, ...]
+    gpu: Gpu
+    gaps: dict[str, str]
+
+
 class Slot(msgspec.Struct):
     """What is kept of one index between rounds."""
 
@@ -67,6 +76,7 @@ class Slot(msgspec.Struct):
     calm: Answers | None = None
     slow: Answers | None = None
     seldom: Answers | None = None
+    kept: Kept | None = None
 
     def ask_anew(self) -> None:
         """Keep its names and what grew, until another name shows that another board sits there."""
@@ -122,11 +132,10 @@ class Asking:
         if left is None:
             left = slot.questions[questions] = tuple(q for q in questions if q not in slot.absent)
         found = self._fields.ask(slot.handle, left)
-        for question, answer in found.items():
-            if isinstance(answer, Refused):
-                self._note(answer, question)
-            else:
-                self.answered = True
+        denied = [(question, answer) for question, answer in found.items() if answer.__class__ is Refused]
+        for question, answer in denied:
+            self._note(answer, question)
+        self.answered |= len(denied) < len(found)
         if len(left) != len(questions):
             found |= {q: slot.absent[q] for q in questions if q not in found}
         return found
@@ -209,6 +218,28 @@ class Asking:
         elif answer.code in ABSENT:
             self.slot.absent[name] = answer
             self.slot.questions.clear()
+
+
+def keep(slot: Slot, sets: tuple[Answers, ...]) -> Kept:
+    """These sets as one record."""
+    values = dict(slot.named)
+    for answers in sets:
+        values |= answers.values
+    gaps = gaps_of(sets)
+    slowdown, celsius = values.get("slowdown_celsius"), values.get("temperature_celsius")
+    if "temperature_margin_celsius" not in values and slowdown is not None and celsius is not None:
+        values["temperature_margin_celsius"] = slowdown - celsius
+    if "temperature_margin_celsius" in values:
+        gaps.pop("temperature_margin_celsius", None)
+    return Kept(sets, Gpu(index=slot.index, **values), gaps)
+
+
+def gaps_of(sets: tuple[Answers, ...]) -> dict[str, str]:
+    """Why what was asked has no value."""
+    gaps: dict[str, str] = {}
+    for answers in sets:
+        gaps |= answers.gaps
+    return gaps
 
 
 def ratio(percent: Any) -> Any:

@@ -5,10 +5,11 @@ Field numbers are NVML_FI_DEV_* of nvml.h. NVLink has a field for each link, its
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from gpuwatch.model.identity import pci_address
-from gpuwatch.sdk.nvml_answers import HARMLESS, SUCCESS, Refused, positive, within
+from gpuwatch.sdk.nvml_answers import HARMLESS, NOT_AVAILABLE_32, SUCCESS, Refused, positive, within
 from gpuwatch.sdk.nvml_fields import Question
 from gpuwatch.sdk.nvml_gpu import CLOCK_SM, Answers, Asking, watts
 from gpuwatch.sdk.nvml_growth import Growth, Share
@@ -31,6 +32,7 @@ COUNTERS = {
     271: "power_brake_ns",
 }
 FLAGS = {31: "retired_page_pending", 144: "row_remap_pending", 145: "row_remap_failed"}
+NUMBERS = (*((*one, False) for one in COUNTERS.items()), *((*one, True) for one in FLAGS.items()))
 RETIRED_SINGLE, RETIRED_DOUBLE = (29, 0), (30, 0)
 LIMITS = {189: "power_limit_default_watts", 190: "power_limit_enforced_watts", 192: "power_limit_watts"}
 LIMIT_CALLS = {
@@ -39,6 +41,7 @@ LIMIT_CALLS = {
     "power_limit_default_watts": "nvmlDeviceGetPowerManagementDefaultLimit",
 }
 LINK_COUNT = (91, 0)
+DOWN = (0, 3)  # of LINK_STATE
 LINK_STATE = 165  # 0 inactive, 1 active, 2 asleep, 3 active but not for traffic
 LINK_COUNTERS = {
     # fact -> field by link, of Hopper and older; of Blackwell and newer
@@ -72,15 +75,14 @@ def slow(asking: Asking, now_ns: int) -> Answers:
         if not isinstance(count, Refused):
             slot.links = tuple(range(int(count)))
         answers.keep("nvlink_count", count)
-    questions = (*ONCE, *((number, link) for link in slot.links or () for number in _of_links()))
-    found = asking.fields(questions)
+    found = asking.fields(_questions(len(slot.links or ())))
     remaps = "GeForce" not in slot.named.get("name", "")
-    for number, name in (COUNTERS | FLAGS).items():
+    for number, name, is_flag in NUMBERS:
         answer = within(found[number, 0], 0, MOST, "")
-        if name.startswith("row") and not isinstance(answer, Refused) and not remaps:
+        if not remaps and name.startswith("row") and not isinstance(answer, Refused):
             answer = Refused(None, "answered by a model that has no row remapping")  # leptonai/gpud#351
-        answers.keep(name, answer != 0 if name in FLAGS.values() and not isinstance(answer, Refused) else answer)
-    answers.keep("retired_page_count", _sum([within(found[q], 0, MOST, "") for q in (RETIRED_SINGLE, RETIRED_DOUBLE)]))
+        answers.keep(name, answer != 0 if is_flag and not isinstance(answer, Refused) else answer)
+    answers.keep("retired_page_count", _sum([found[RETIRED_SINGLE], found[RETIRED_DOUBLE]]))
     for number, name in LIMITS.items():
         answer = found[number, 0]
         answers.keep(name, watts(asking.number(LIMIT_CALLS[name]) if isinstance(answer, Refused) else answer))
@@ -142,8 +144,11 @@ def seldom(asking: Asking) -> Answers:
     return answers
 
 
-def _of_links() -> tuple[int, ...]:
-    return (LINK_STATE, *(field for pair in LINK_COUNTERS.values() for field in pair if field is not None))
+@cache
+def _questions(links: int) -> tuple[Question, ...]:
+    """Everything that one call asks of a chip with so many links."""
+    of_link = (LINK_STATE, *(field for pair in LINK_COUNTERS.values() for field in pair if field is not None))
+    return (*ONCE, *((number, link) for link in range(links) for number in of_link))
 
 
 def _links(asking: Asking, answers: Answers, found: dict[Question, Any]) -> None:
@@ -152,19 +157,12 @@ def _links(asking: Asking, answers: Answers, found: dict[Question, Any]) -> None
         answers.keep("nvlink_count", len(links))
     if not links:
         return
-    states = {link: found[LINK_STATE, link] for link in links}
-    unknown = next((state for state in states.values() if isinstance(state, Refused)), None)
-    if unknown is not None and all(isinstance(state, Refused) for state in states.values()):
-        answers.keep("nvlink_inactive", unknown)
-    else:
-        down = (link for link, state in states.items() if not isinstance(state, Refused) and state in (0, 3))
-        answers.keep("nvlink_inactive", tuple(down))
-    for name, (older, newer) in LINK_COUNTERS.items():
-        sums = [
-            _sum([within(found[field, link], 0, MOST, "") for link in links])
-            for field in (older, newer)
-            if field is not None
-        ]
+    states = [found[LINK_STATE, link] for link in links]
+    told = [state for state in states if state.__class__ is not Refused]
+    down = tuple(link for link, state in zip(links, states, strict=True) if state in DOWN)
+    answers.keep("nvlink_inactive", down if told else states[0])
+    for name, fields in LINK_COUNTERS.items():
+        sums = [_sum([found[field, link] for link in links]) for field in fields if field is not None]
         answers.keep(name, next((total for total in sums if not isinstance(total, Refused)), sums[0]))
 
 
@@ -227,5 +225,8 @@ def _flag(value: Any) -> Any:
 
 def _sum(answers: list[Any]) -> Any:
     """The sum of what is told; refused where nothing is."""
+    if all(answer.__class__ is int and 0 <= answer < NOT_AVAILABLE_32 for answer in answers):
+        return sum(answers)
+    answers = [within(answer, 0, MOST, "") for answer in answers]
     told = [answer for answer in answers if not isinstance(answer, Refused)]
     return sum(told) if told else answers[0]
