@@ -85,7 +85,7 @@ def test_a_unit_that_runs(systemd: Systemd) -> None:
     assert abs(unit.since_unix_ns - (time.time_ns() - time.monotonic_ns() + 5 * 10**9)) < 10**9
     asked = Path(f"{systemd.script}.asked").read_text()
     assert asked.startswith("show --no-pager --property=Id,LoadState,")
-    assert asked.endswith("pbs.service extra.service\n")
+    assert asked.endswith("pbs.service gpuwatch-agent.service extra.service\n")
 
 
 @pytest.mark.parametrize(
