@@ -2,6 +2,8 @@
 
 Kept over restarts of the agent. Times are of the clock that runs since boot, so that a step of the wall clock makes no
 flap; they end with the boot. That a port was active outlives the boot: one that does not come up after it is missing.
+A loss is dated at the look before it, so that what came while nobody looked, or what an earlier agent told and could
+not write down, is never told as fresh; of what was between two looks further apart than the window nothing is known.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import msgspec
 
 from gpuwatch.sdk.kernel_lines import this_boot_id
 from gpuwatch.sdk.rdma_files import ERRORS, PortSays
-from gpuwatch.sdk.remembered import Remembered
+from gpuwatch.sdk.remembered import Remembered, floored
 
 NS = 10**9
 DAY_S = 86_400
@@ -37,6 +39,8 @@ class PortBefore(msgspec.Struct, kw_only=True):
     ahead: int = 0  # losses that its state told and its counter has not counted yet
     was_active: bool = False
     flaps_s: list[float] = []  # since boot
+    looked_s: float | None = None  # since boot, a little early: the last look at its state …
+    counted_s: float | None = None  # … and at its counter
 
 
 class Learned(msgspec.Struct, kw_only=True):
@@ -63,6 +67,8 @@ class History:
         self._flap_window_s, self._rise_window_s, self._boot_grace_s = flap_window_s, rise_window_s, boot_grace_s
         self._since_boot_s = since_boot_s or (lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
         self._errors: dict[str, list[tuple[float, dict[str, int]]]] = {}
+        self._looked_s: dict[str, float] = {}  # of this agent's own looks
+        self._counted_s: dict[str, float] = {}
         self._begin()
 
     def keep(self, folder: Path, ours: bool) -> None:
@@ -71,12 +77,20 @@ class History:
         self._begin()
 
     def _begin(self) -> None:
-        learned, boot_id = self._memory.value, this_boot_id()
-        if learned.boot_id != boot_id:
+        learned, boot_id, now_s = self._memory.value, this_boot_id(), self._since_boot_s()
+        if learned.boot_id != boot_id or not boot_id:
             learned.boot_id, learned.refused = boot_id, []
             for port in learned.ports.values():
-                port.link_downed, port.ahead, port.was_active, port.flaps_s = None, 0, False, []
-                port.not_active_since_unix_ns = None
+                port.looked_s = port.counted_s = None
+                port.flaps_s = []
+        for port in learned.ports.values():
+            if not self._is_near(port.looked_s, now_s):
+                port.was_active, port.not_active_since_unix_ns = False, None
+            if not self._is_near(port.counted_s, now_s):
+                port.link_downed, port.ahead = None, 0
+
+    def _is_near(self, at_s: float | None, now_s: float) -> bool:
+        return at_s is not None and 0 <= now_s - at_s <= self._flap_window_s
 
     @property
     def refused(self) -> list[str]:
@@ -110,7 +124,10 @@ class History:
         before.layer = says.link_layer or before.layer
         if says.state is None:
             return before
-        self._count_flaps(before, says)
+        lost = self._count_flaps(key, before, says)
+        if lost and key not in self._looked_s:
+            before.not_active_since_unix_ns = None  # it was active while nobody looked
+        self._looks(key, before)
         active = says.state == "active"
         before.was_active = active
         if active:
@@ -125,24 +142,33 @@ class History:
     def miss(self, key: str, now_unix_ns: int) -> None:
         """It is not in sysfs."""
         before = self._memory.value.ports[key]
+        self._looks(key, before)
         before.was_active = False
         if before.not_active_since_unix_ns is None:
             before.not_active_since_unix_ns = now_unix_ns
 
-    def _count_flaps(self, before: PortBefore, says: PortSays) -> None:
+    def _looks(self, key: str, before: PortBefore) -> None:
+        now_s = self._looked_s[key] = self._since_boot_s()
+        before.looked_s = floored(now_s, self._flap_window_s)
+
+    def _count_flaps(self, key: str, before: PortBefore, says: PortSays) -> int:
+        """Adds what was lost since the last look, and tells how much the card's own counter says."""
         now_s = self._since_boot_s()
-        counted, lost = says.counters.get("link_downed"), 0
+        counted, lost, since_s = says.counters.get("link_downed"), 0, self._counted_s.get(key, before.counted_s)
         if counted is not None:
             if before.link_downed is not None and counted >= before.link_downed:
                 lost = counted - before.link_downed
                 before.ahead, lost = max(0, before.ahead - lost), max(0, lost - before.ahead)
             before.link_downed = counted  # fewer than before: the driver was loaded anew
+            self._counted_s[key], before.counted_s = now_s, floored(now_s, self._flap_window_s)
+        told = lost
         if lost == 0 and before.was_active and says.state not in ("active", "active_defer"):
-            lost = 1
+            lost, since_s = 1, self._looked_s.get(key, before.looked_s)
             before.ahead += counted is not None
-        if now_s >= self._boot_grace_s:
-            before.flaps_s += [now_s] * min(lost, MOST_FLAPS)
-        before.flaps_s = [at_s for at_s in before.flaps_s if 0 <= now_s - at_s <= self._flap_window_s][-MOST_FLAPS:]
+        if since_s is not None and since_s >= self._boot_grace_s:
+            before.flaps_s += [since_s] * min(lost, MOST_FLAPS)
+        before.flaps_s = [at_s for at_s in before.flaps_s if self._is_near(at_s, now_s)][-MOST_FLAPS:]
+        return told
 
     def rises(self, key: str, counters: dict[str, int]) -> dict[str, int]:
         """By how much each error counter rose within the window. One that fell was set back and begins anew."""
