@@ -43,7 +43,8 @@ class Chains:
         self._victims: list[tuple[str, str, Record]] = []  # told before their port said what happened
         self._behind: list[tuple[str, str, Record]] = []  # port, device: errors that a port told of a device
         self._dead: tuple[str, Record] | None = None
-        self._kill: Record | None = None  # a program's end was told, with whose memory ran out
+        self._killed: Record | None = None  # a program's end was told, with whose memory ran out
+        self._limit: tuple[Event, Record] | None = None  # a group reached its limit: the program is named next
         self._stuck: dict[int, tuple[int, Record]] = {}  # processor -> longest, last told
 
     def no_recovery(self, driver: str, pci: str, record: Record) -> list[Event]:
@@ -71,10 +72,8 @@ class Chains:
             return []
         elif event.kind == "soft_lockup":
             return [self._lockup(event, record)]
-        elif event.kind == "oom" and "scope" in event.details:
-            self._kill = record
-        elif event.kind == "oom" and self._kill is not None and not apart(self._kill, record, CHAIN_S):
-            return []  # the second line of a kill, which may name another process (a child of the first)
+        elif event.kind == "oom":
+            return self._kill(event, record)
         return [event]
 
     def flush(self) -> list[Event]:
@@ -84,7 +83,8 @@ class Chains:
         for driver, pci, record in held:
             kind = "aer_fatal" if driver in GPU_DRIVERS else "aer_nonfatal"
             told.append(named(kind, record.message, pci=pci, subject=pci, details={"device": driver}))
-        return told
+        limit, self._limit = self._limit, None
+        return [*told, limit[0]] if limit is not None else told
 
     def _bus(self, event: Event, record: Record) -> Event:
         before, via = self._error, event.details.get("via")
@@ -114,6 +114,23 @@ class Chains:
             msgspec.structs.replace(event, pci=pci, subject=pci, details=details)
             for pci in dict.fromkeys(pci for _, pci, _ in mine)
         ] or [event]
+
+    def _kill(self, event: Event, record: Record) -> list[Event]:
+        """Up to three lines of one kill; the last may name another process, a child of the one that was chosen."""
+        limit, self._limit = self._limit, None
+        if limit is not None and (event.pid is None or apart(limit[1], record, CHAIN_S)):
+            return [limit[0], *self._kill(event, record)]  # nobody was named
+        if event.pid is None:
+            self._limit = (event, record)
+            return []
+        if "scope" not in event.details:
+            if self._killed is not None and not apart(self._killed, record, CHAIN_S):
+                return []
+            if limit is None:
+                return [event] if " total-vm:" in event.text else []
+            event = msgspec.structs.replace(limit[0], pid=event.pid, name=event.name, subject=event.subject)
+        self._killed = record
+        return [event]
 
     def _blame(self, event: Event, driver: str, pci: str, root: str, record: Record) -> Event:
         via = event.details.get("via", root)

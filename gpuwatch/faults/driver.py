@@ -22,7 +22,18 @@ _SERIAL = re.compile(rf"NVRM:\s+GPU (?:Board Serial Number:|{_ADDRESS}: GPU seri
 _INIT = re.compile(rf"NVRM:\s+(?:GPU {_ADDRESS}:\s+)?RmInitAdapter failed!?\s*(?:\((?P<codes>[^)]*)\))?")
 _MINOR = re.compile(rf"NVRM:\s+(?:GPU {_ADDRESS}:\s+)?rm_init_adapter failed\b.*?\bminor number (?P<minor>\d{{1,5}})")
 _WPR2 = re.compile(r"NVRM:\s+(?:GPU(?P<index>\d{1,3}) )?\w+: unexpected WPR2 already up")  # older drivers: no number
-_UNPOWERED = re.compile(rf"NVRM:\s+(?:GPU {_ADDRESS}:\s+)?GPU does not have the necessary power cables connected")
+_CAUSES = (  # what no reboot mends: words, action, meaning
+    (
+        re.compile(rf"NVRM:\s+(?:GPU {_ADDRESS}:\s+)?GPU does not have the necessary power cables connected"),
+        "drain_replace",
+        "A power cable is not connected: no reboot helps, as with Xid 54",
+    ),
+    (  # NVIDIA/gpu-operator#492, NVIDIA/open-gpu-kernel-modules#344
+        re.compile(rf"NVRM:\s+BAR\d is \S+ @ \S+ \({_ADDRESS}\)"),
+        "contact_support",
+        "It was given no room in the address space: a matter of the firmware's or the virtual machine's settings",
+    ),
+)
 _MISMATCH = re.compile(r"NVRM:\s+API mismatch:")
 _CLIENT = re.compile(r"client(?: '(?P<name>[^']*)' \(pid (?P<pid>\d{1,10})\))?\s+has the version (?P<version>\d[\d.]*)")
 _MODULE = re.compile(r"kernel module has\s+the version (?P<version>\d[\d.]*)")
@@ -82,8 +93,13 @@ def left_over_firmware(message: str) -> int | None:
 
 def init_failed(message: str, left_over: int | None) -> Event | None:
     """The driver could not start a GPU (NVIDIA/open-gpu-kernel-modules#1230, #1353; Bumblebee#722 for the old form)."""
-    unpowered = _UNPOWERED.match(message)
-    found = _INIT.match(message) or _MINOR.match(message) or unpowered
+    found = _INIT.match(message) or _MINOR.match(message)
+    meaning, action = "The driver could not start this GPU; it counts as missing", "reboot"
+    for words, instead, why in _CAUSES if found is None else ():
+        found = words.match(message)
+        if found is not None:
+            meaning, action = f"{meaning}. {why}", instead
+            break
     if found is None and left_over is None:
         return None
     details: dict[str, Detail] = {}
@@ -96,16 +112,13 @@ def init_failed(message: str, left_over: int | None) -> Event | None:
         if left_over != NO_NUMBER:
             details["gpu_index"] = left_over
         details["protected_region_up"] = True
-    meaning = "The driver could not start this GPU; it counts as missing"
-    if left_over is not None:
         meaning += ". A warm reboot does not clear its protected region: power it off (cold)"
-    elif unpowered is not None:
-        meaning += ". A power cable is not connected: no reboot helps, as with Xid 54"
+        action = "drain_replace"
     return _event(
         "gpu_init_failed",
         "GPU could not be started",
         meaning,
-        ("fatal", "drain_replace" if left_over is not None or unpowered is not None else "reboot", "yes"),
+        ("fatal", action, "yes"),
         message,
         pci=pci_address(groups["pci"]) if groups.get("pci") else None,
         details=details,

@@ -16,6 +16,7 @@ HEADS = (
     "Out of memory",
     "Memory cgroup out of memory",
     "Killed process ",
+    "Task in ",
     "Memory failure: ",
     "EDAC MC",
     "mce: ",
@@ -31,7 +32,10 @@ _KILLED = re.compile(
     r"(?:, UID \d+,)? \((?P<name>.*?)\)(?=$|[.,]| total-vm:| score )",
     re.DOTALL,
 )
-_EDAC = re.compile(r"EDAC MC\d+: (?P<count>\d+) (?P<kind>UE|CE)\b.*? on (?P<dimm>(?:any memory|unknown memory|\S+))")
+_TASK = re.compile(r"Task in \S+ killed as a result of limit of (?P<cgroup>\S+)")  # before Linux 4.19
+_EDAC = re.compile(
+    r"EDAC MC\d+: (?P<count>\d+) (?P<kind>UE|CE)\b.*? on (?P<dimm>(?:any memory|unknown (?:memory|label)|\S+))"
+)
 _CHECK = re.compile(
     r"(?:mce: )?\[Hardware Error\]: CPU (?P<cpu>\d+): Machine Check(?P<exception> Exception)?: [0-9a-f]+ "
     r"Bank (?P<bank>\d+)(?:: (?P<status>[0-9a-f]{1,16}))?"
@@ -65,9 +69,12 @@ def read(message: str) -> Event | None:
     if found is not None:
         if found["group"] is not None:
             return _oom(message, found, group=found["group"].startswith("Memory cgroup"))
-        if " total-vm:" in message:  # the old kernels' second line of a kill does not say whose memory it was
-            return named("oom", message, pid=int(found["pid"]), name=found["name"], subject=found["pid"])
-        return None
+        # The old kernels' second line of a kill does not say whose memory it was: `chains` knows.
+        return named("oom", message, pid=int(found["pid"]), name=found["name"], subject=found["pid"])
+    found = _TASK.match(message)
+    if found is not None:
+        details = {"scope": "cgroup", "cgroup": found["cgroup"]}
+        return named("oom", message, subject=found["cgroup"], verdict=_GROUP, details=details)
     found = _EDAC.match(message)
     if found is not None:
         kind = "edac_ue" if found["kind"] == "UE" else "edac_ce"

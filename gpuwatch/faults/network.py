@@ -25,7 +25,7 @@ _MLX5 = re.compile(
 )
 _BARE = re.compile(r"mlx5_\w+:\d+:\s?(?:\(pid \d+\):\s?)?(?P<said>.*)", re.DOTALL)  # where the card's name was cut off
 _COMMAND = re.compile(
-    r"(?:cmd\[\d+\]: |\w+\[\d+\]: )?(?P<command>[A-Z][A-Z0-9_]*)\(0x[0-9a-f]+\) (?P<how>.*)", re.DOTALL
+    r"(?:cmd\[-?\d+\]: |\w+\[\d+\]: )?(?P<command>[A-Z][A-Z0-9_]*)\(0x[0-9a-f]+\) (?P<how>.*)", re.DOTALL
 )
 _HEALTH = re.compile(r"Health issue observed, (?P<what>.*), severity\((?P<level>\d)\)")
 _MODULE = re.compile(r"Port module event(?P<error>\[error\])?: module (?P<module>\d+), (?P<what>.*)", re.DOTALL)

@@ -46,7 +46,10 @@ _CLASSES = {
     "Unknown": nvml_codes.UNKNOWN_ERROR,
 }
 _RAISED = re.compile(r"(?:[\w.]+\.)?NVMLError_(?P<name>\w+): ")
-_CONTAINER = re.compile(r"nvidia-container-cli: [\w ]+: nvml error: (?P<words>.*)")
+_CONTAINER = re.compile(  # alone, or as docker quotes it
+    r"(?:(?:docker: )?Error response from daemon: .*?\b)?nvidia-container-cli(?:\.real)?: "
+    r"(?:[\w ]+: nvml error: (?P<words>.*)|initialization error: load library failed: libnvidia-ml\.so)"
+)
 
 
 def code_of(words: str) -> int | None:
@@ -67,4 +70,6 @@ def of_program(text: str) -> Event | None:
     if raised is not None:
         return told(text, _CLASSES.get(raised["name"]))
     refused = _CONTAINER.match(text)
-    return told(text, code_of(refused["words"])) if refused is not None else None
+    if refused is None:
+        return None
+    return told(text, code_of(refused["words"]) if refused["words"] else nvml_codes.LIBRARY_NOT_FOUND)

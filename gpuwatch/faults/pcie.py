@@ -12,7 +12,7 @@ from gpuwatch.faults.event import Event
 from gpuwatch.faults.named import ADDRESS, address_of, function_address, named
 
 HEADS = ("pcieport ", "dpc 0")
-WORDS = ("AER: ", "PCIe ", "inaccessible", "; giving up", "no AER-aware driver")
+WORDS = ("AER: ", "PCIe ", "inaccessible", "; giving up", "no AER-aware driver", "currently in D3")
 PORT = "pcieport"
 
 _HEAD = rf"(?P<driver>[\w-]+) (?P<pci>{ADDRESS})(?: [\w.-]+)?: "
@@ -40,6 +40,7 @@ _BANDWIDTH = re.compile(
 _GONE = re.compile(
     rf"{_HEAD}(?:(?:Unable to|can't) change power state .*(?:device|config space) inaccessible"
     r"|not ready \d+ms after [\w ]+; giving up)"
+    rf"|(?P<gpu>nvidia) (?P<at>{ADDRESS}): Refused to change power state, currently in D3$"  # before Linux 5.5
 )
 _NO_SOURCE = "0000:00:00.0"  # the port did not record it
 
@@ -70,7 +71,8 @@ def read(message: str) -> Event | None:
         return _link(message, found)
     found = _GONE.match(message)
     if found is not None:
-        return named("pci_inaccessible", message, pci=address_of(found["driver"], found["pci"]))
+        driver, pci = found["driver"] or found["gpu"], found["pci"] or found["at"]
+        return named("pci_inaccessible", message, pci=address_of(driver, pci))
     return None
 
 

@@ -14,15 +14,16 @@ from gpuwatch.model.identity import pci_address
 
 STARTS = (
     *(b"|", b"    ", b"\t", b"GPU 0", b"Unable to determine", b"Failed to ", b"pynvml.", b"NVMLError_"),
-    *(b"NVIDIA-SMI ", b"NVML lib", b"No devices were found", b"nvidia-container-cli: "),
+    *(b"NVIDIA-SMI ", b"NVML lib", b"No devices were found", b"nvidia-container-cli"),
+    *(b"docker: Error response from daemon: ", b"Error response from daemon: "),
     *(b"Fabric", b"Remapped Rows", b"Retired ", b"ECC Errors", b"GPU Recovery Action", b"Remapping Failure Occurred"),
 )
 
 _HANDLE = re.compile(
     r"Unable to determine the device handle for (?:GPU|gpu) ?(?:(?P<index>\d{1,3}): )?"
-    rf"(?:(?P<pci>{ADDRESS}): )?(?P<why>.*)"
+    rf"(?:(?P<pci>{ADDRESS}): ?)?(?P<why>.*)"
 )
-_WHY = {nvml_codes.GPU_IS_LOST: "gpu_lost", nvml_codes.RESET_REQUIRED: "gpu_reset_required"}
+_WHY = nvml_words.BY_CODE | {nvml_codes.UNKNOWN_ERROR: "no_handle"}  # of one GPU it is more than of the library
 _INIT = re.compile(r"Failed to (?:initialize|properly shut down) NVML: (?P<why>.*)")
 _LIBRARY = re.compile(r"NVML library version: (?P<version>\d[\d.]*)")
 _SECTION = re.compile(r"GPU (?P<pci>[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s*$")
@@ -66,6 +67,8 @@ class SmiText:
             pci = pci_address(handle["pci"]) if handle["pci"] else None
             details = {"index": int(handle["index"]) if handle["index"] else None}
             subject = pci or f"index {handle['index']}"  # some versions name the index alone
+            if handle["why"].startswith("Not Supported"):  # the board has no such thing: no fault
+                return None
             if "insufficiently powered" in handle["why"]:  # hands are needed: no reboot connects a cable
                 verdict = ("fatal", "contact_support", "yes")
                 return named("no_handle", line, pci=pci, subject=subject, verdict=verdict, details=details)

@@ -93,6 +93,17 @@ OLD_MISMATCH = (
             "drain_replace",
             {"protected_region_up": True},
         ),
+        (  # NVIDIA/gpu-operator#492
+            (
+                "NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:",
+                "NVRM: BAR1 is 0M @ 0x0 (PCI:0000:14:00.0)",
+                "nvidia: probe of 0000:14:00.0 failed with error -1",
+            ),
+            "gpu_init_failed",
+            "0000:14:00",
+            "contact_support",
+            {},
+        ),
         (  # no reboot connects a cable
             (
                 "NVRM: GPU 0000:01:00.0: GPU does not have the necessary power cables connected.",

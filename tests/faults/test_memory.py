@@ -51,6 +51,21 @@ LINES = [
         "[5.000002] Killed process 10 (java) total-vm:1kB, anon-rss:1kB, file-rss:0kB",
     ),
     ("", "Killed process 9 (java)"),
+    (  # before Linux 4.19
+        f"event=oom; pid=9; name=java; {GROUP}",
+        "[5.000001] Task in /docker/c4 killed as a result of limit of /docker/c4\n"
+        "[5.000002] Memory cgroup out of memory: Kill process 9 (java) score 912 or sacrifice child\n"
+        "[5.000003] Killed process 9 (java) total-vm:1kB, anon-rss:1kB, file-rss:0kB",
+    ),
+    (
+        f"event=oom; pid=9; name=apache2; cgroup=/docker/c4; {GROUP}",
+        "Task in /docker/c4 killed as a result of limit of /docker/c4\nKilled process 9 (apache2)",
+    ),
+    (
+        f"event=oom; pid=-; cgroup=/docker/c4; {GROUP} || event=oom; pid=-; cgroup=/docker/c5; {GROUP}",
+        "Task in /docker/c4 killed as a result of limit of /docker/c4\n"
+        "Task in /docker/c5 killed as a result of limit of /docker/c5",
+    ),
     (f"event=oom; pid=123; name=httpd; {NODE}", "Out of memory: Killed process 123, UID 48, (httpd)."),
     (
         f"event=oom; pid=5; name=x || event=oom; pid=6; name=y; {NODE}",
@@ -70,6 +85,10 @@ LINES = [
         "event=edac_ce; dimm=CPU_SrcID#0_Ha#0_Chan#1_DIMM#0; severity=info; action=none; drain=no",
         "EDAC MC0: 5 CE memory read error on CPU_SrcID#0_Ha#0_Chan#1_DIMM#0 (channel:1 slot:0 page:0x8 offset:0x0 "
         "grain:32 syndrome:0x0)",
+    ),
+    (
+        f"event=edac_ue; dimm=unknown label; {DEAD}",
+        "EDAC MC0: 1 UE Unknown on unknown label ( page:0x400a1 offset:0x0 grain:0)",
     ),
     ("", "EDAC MC: Ver: 3.0.0"),
     ("", "EDAC MC0: Giving out device to module skx_edac controller Skylake Socket#0 IMC#0: DEV 0000:3a:0a.0"),

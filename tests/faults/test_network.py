@@ -35,6 +35,11 @@ LINES = [
         "[ 12.6] mlx5_core 0000:03:00.0: wait_func:1161:(pid 9): QUERY_VPORT_STATE(0x750) timeout. Will cause a leak "
         "of a command resource",
     ),
+    (  # the driver had no slot left for it
+        f"event=nic_cmd_timeout; pci=0000:06:00.0; command=CREATE_UCTX; {DEAD}",
+        "mlx5_core 0000:06:00.0: wait_func_handle_exec_timeout:1128:(pid 185911): cmd[-22]: CREATE_UCTX(0xa04) "
+        "No done completion",
+    ),
     (
         f"event=nic_hw_error; pci=-; {DEAD}",
         "mlx5_core: INFO: synd 0x8: unrecoverable hardware error.",

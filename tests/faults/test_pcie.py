@@ -74,6 +74,11 @@ LINES = [
         f"event=pci_inaccessible; pci=0000:05:00; {DEAD}",
         "nvidia 0000:05:00.0: can't change power state from D3cold to D0 (config space inaccessible)",
     ),
+    (  # Linux 5.4 and older, a lost GPU (NVIDIA/nvidia-docker#1553); what other devices refuse is no fault
+        f"event=pci_inaccessible; pci=0000:09:00; {DEAD}",
+        "nvidia 0000:09:00.0: Refused to change power state, currently in D3",
+    ),
+    ("", "xhci_hcd 0000:09:00.2: Refused to change power state, currently in D3"),
     (  # the port tells of it first, then the device: one error
         f"event=aer_corrected; pci=0000:01:00.0; via=0000:00:01.0; device=nvidia; {GOOD}",
         "pcieport 0000:00:01.0: AER: Corrected error received: 0000:01:00.0\n"

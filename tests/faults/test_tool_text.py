@@ -174,6 +174,37 @@ LINES = [
         f"event=no_handle; pci=0000:01:00; {LOST}",
         "Unable to determine the device handle for GPU 0000:01:00.0: Not Found",
     ),
+    (  # a right that the asker lacks is no fault of the GPU
+        "event=nvml_no_permission; pci=0000:01:00; severity=warn; action=none; drain=no",
+        "Unable to determine the device handle for GPU 0000:01:00.0: Insufficient Permissions",
+    ),
+    ("", "Unable to determine the device handle for GPU 00000000:01:00.0: Not Supported"),
+    (
+        f"event=no_handle; pci=0000:01:00; {LOST}",
+        "Unable to determine the device handle for GPU 00000000:01:00.0:",
+    ),
+    (  # NVIDIA/nvidia-docker#1523
+        "event=nvml_no_permission; severity=warn; action=none; drain=no",
+        "docker: Error response from daemon: OCI runtime create failed: container_linux.go:367: starting container process "
+        "caused: process_linux.go:495: container init caused: Running hook #0:: error running hook: exit status 1, stdout: "
+        ", stderr: nvidia-container-cli: initialization error: nvml error: insufficient permissions: unknown.",
+    ),
+    (
+        "event=driver_mismatch; drain=yes",
+        "Error response from daemon: failed to create shim task: stderr: Auto-detected mode as 'legacy' "
+        "nvidia-container-cli: initialization error: nvml error: driver/library version mismatch: unknown",
+    ),
+    (  # NVIDIA/gpu-operator#679
+        "event=nvml_no_permission; drain=no",
+        "nvidia-container-cli.real: initialization error: nvml error: insufficient permissions: unknown",
+    ),
+    (
+        "event=driver_library_missing; severity=warn; action=contact_support; drain=no",
+        "nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object "
+        "file: no such file or directory: unknown",
+    ),
+    ("", "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=11.6, please update your driver"),
+    ("", "Error response from daemon: No such container: nvidia-container-cli"),
     (f"event=gpu_lost; code=15; {LOST}", "pynvml.NVMLError_GpuIsLost: GPU is lost"),
     (f"event=gpu_lost; code=15; {LOST}", "pynvml.nvml.NVMLError_GpuIsLost: GPU is lost"),
     (
