@@ -120,13 +120,13 @@ class Executor:
 
     def stuck(self) -> list[Saga]:
         """Actions whose present step has taken longer than it should."""
-        found = []
-        for saga in self.open():
-            policy = self._reach.policy(saga)
-            limit_s = steps.deadline_s(saga.step, policy) or policy.drain_deadline_s + policy.empty_deadline_s
-            if self.step_age_s(saga) > limit_s:
-                found.append(saga)
-        return found
+        return [saga for saga in self.open() if self.is_stuck(saga)]
+
+    def is_stuck(self, saga: Saga) -> bool:
+        """Whether this open one is among them."""
+        policy = self._reach.policy(saga)
+        limit_s = steps.deadline_s(saga.step, policy) or policy.drain_deadline_s + policy.empty_deadline_s
+        return self.step_age_s(saga) > limit_s
 
     # going on
 

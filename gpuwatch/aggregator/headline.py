@@ -10,7 +10,7 @@ from gpuwatch.aggregator.money import Money
 from gpuwatch.aggregator.saga import Saga
 from gpuwatch.aggregator.scene import Scene
 
-_DOUBTED = ("suspect", "unknown")  # silent, or not looked into: neither sick nor well, and not to be shown as green
+_DOUBTED = ("suspect", "unknown", "unseen")  # silent, or not looked into: neither sick nor well, and never green
 
 _BEING = {
     "replace": "replaced",

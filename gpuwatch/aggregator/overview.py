@@ -265,6 +265,7 @@ class Teller:
             "step_count": len(saga.steps),
             "step_unix_ns": saga.step_unix_ns,
             "waiting": self._executor.waiting.get(action.action_id, ""),
+            "stuck": not saga.outcome and self._executor.is_stuck(saga),
             "new_machine": saga.new_machine,
             "outcome": saga.outcome,
             "outcome_because": saga.because,

@@ -109,7 +109,7 @@ def token(
 
 app.command("cost-report", cls=CostReport)(cost_report)
 app.command(cls=ScanCommand)(scan)
-for command in (orders.explain, orders.drift, orders.approve, orders.hold, orders.clear):
+for command in (orders.status, orders.explain, orders.drift, orders.approve, orders.hold, orders.clear):
     app.command()(command)
 app.add_typer(dashboards, name="dashboards")
 app.add_typer(hands, name="hands")

@@ -24,7 +24,7 @@ def explain(
 ) -> int:
     """Print what was seen of this slot, by whom, what was concluded and done, and what is held."""
     out = out or sys.stdout
-    found = _ask("GET", url, f"api/v1/nodes/{quote(slot, safe='')}", ca_file=ca_file)
+    found = asked("GET", url, f"api/v1/nodes/{quote(slot, safe='')}", ca_file=ca_file)
     if as_json:
         print(json.dumps(found, indent=2), file=out)
         return 0
@@ -46,7 +46,7 @@ def explain(
 def drift(*, url: str, as_json: bool = False, ca_file: Path | None = None, out: TextIO | None = None) -> int:
     """Print which node differs from its pool or run, in what, and since when. 0, whatever there is."""
     out = out or sys.stdout
-    found = _ask("GET", url, "api/v1/drift", ca_file=ca_file)["drifts"]
+    found = asked("GET", url, "api/v1/drift", ca_file=ca_file)["drifts"]
     if as_json:
         print(json.dumps(found, indent=2), file=out)
         return 0
@@ -75,6 +75,7 @@ def order(
     token_file: Path,
     because: str = "",
     who: str = "",
+    as_json: bool = False,
     ca_file: Path | None = None,
     out: TextIO | None = None,
 ) -> int:
@@ -88,7 +89,10 @@ def order(
             next_step="name the file with --token-file",
         ) from error
     body = json.dumps({"who": who or os.environ.get("SUDO_USER") or _user(), "because": because})
-    answer = _ask("POST", url, f"api/v1/{what}/{quote(name, safe='')}", body=body, token=token, ca_file=ca_file)
+    answer = asked("POST", url, f"api/v1/{what}/{quote(name, safe='')}", body=body, token=token, ca_file=ca_file)
+    if as_json:
+        print(json.dumps(answer), file=out or sys.stdout)
+        return 0
     words = {
         "approve": f"approved: {answer.get('action_id', name)}",
         "hold": f"{name} is held: nothing is done to it until `gpuwatch clear {name}`",
@@ -129,9 +133,10 @@ def _connection(url: str, ca_file: Path | None) -> tuple[http.client.HTTPConnect
     return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=trust), prefix
 
 
-def _ask(
+def asked(
     method: str, url: str, path: str, *, body: str | None = None, token: str = "", ca_file: Path | None = None
 ) -> dict[str, Any]:
+    """What the aggregator answers. Raises `GpuwatchError` where it refuses, or where none answers."""
     connection, prefix = _connection(url, ca_file)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:

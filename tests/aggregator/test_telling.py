@@ -69,7 +69,7 @@ COST = "Burning $1,474.80/h of waste; $1,241.09 lost to incidents so far."
                 "warn",  # never green: nobody knows
                 id=f"one-{health}",
             )
-            for health in ("unknown", "suspect")
+            for health in ("unknown", "suspect", "unseen")
         ),
         pytest.param(
             [node("a", "dead")], [saga("a")], [], "1 of 1 node is sick.", "1 being replaced.", "bad", id="one"

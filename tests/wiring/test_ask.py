@@ -66,6 +66,9 @@ def test_a_slot_is_held_explained_and_cleared(centre: Aggregator, tmp_path: Path
     out = io.StringIO()
     ask.order("clear", "gpu01", url=centre.url, token_file=token_file, out=out)
     assert out.getvalue() == "gpu01 is cleared, its hold is lifted\n"
+    out = io.StringIO()
+    ask.order("hold", "gpu01", url=centre.url, token_file=token_file, as_json=True, out=out)
+    assert json.loads(out.getvalue()) == {"ok": True, "slot": "gpu01"}
 
 
 @pytest.mark.parametrize("error", [KeyError, OSError])
