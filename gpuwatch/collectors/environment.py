@@ -55,6 +55,7 @@ class _Reader:
         self._tried: dict[int, int] = {}  # pid that could not be read yet -> how often
         self._since: dict[str, tuple[str, int]] = {}  # part -> value, since
         self._file: Path | None = None
+        self._unsaved = False
 
     def meet(self, latest: Callable[[str], Any]) -> None:
         """`latest(name)`: the last facts of another source, or None."""
@@ -184,17 +185,18 @@ class _Reader:
     def _noted(self, parts: Mapping[str, str]) -> dict[str, int]:
         """Since when each part has its value. A part that is not known right now keeps its past."""
         now_ns = time.time_ns()
-        before = dict(self._since)
         for name, value in parts.items():
             if self._since.get(name, ("", 0))[0] != value:
                 self._since[name] = (value, now_ns)
-        if self._file is not None and self._since != before:
+                self._unsaved = True
+        if self._file is not None and self._unsaved:
             new = self._file.with_suffix(".new")
             try:
                 new.write_bytes(msgspec.json.encode(self._since))
                 new.replace(self._file)
+                self._unsaved = False
             except OSError:
-                pass  # a full disk costs this memory alone
+                pass  # a full disk costs this memory alone, until the next round
         return {name: self._since[name][1] for name in parts}
 
 

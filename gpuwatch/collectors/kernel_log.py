@@ -225,7 +225,8 @@ class _Reader:
 
     def _after(self, source: str) -> str:
         saved = self._written
-        same = saved.get("source") == source and (saved.get("boot_id") == self._boot_id or source != "kmsg")
+        of_this_boot = bool(self._boot_id) and saved.get("boot_id") == self._boot_id
+        same = saved.get("source") == source and (of_this_boot or source != "kmsg")
         return saved.get("position", "") if same else ""
 
     def _saved_position(self) -> dict[str, str]:

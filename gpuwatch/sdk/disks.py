@@ -38,6 +38,8 @@ class Disks:
     def keep(self, folder: Path, *, ours: bool) -> None:
         """The agent's own folder, which may fill up too."""
         self._writable.keep(folder, ours)
+        if not this_boot_id():  # who knows which boot that was
+            self._writable.value = Writable()
         try:
             self._state_device = folder.stat().st_dev
         except OSError:

@@ -135,6 +135,8 @@ class KernelJournal:
     def _next_child(self) -> None:
         """The earlier boot's child ends when it has printed everything; the one that follows never should."""
         words = self._end_child()
+        if "seek to cursor" in words:
+            self._cursor = ""  # it makes no sense to this journal: the next source begins with the boot
         if not self._commands:
             raise JournalEnded(f"journalctl ended: {words or 'it said nothing'}")
         self._rest = b""

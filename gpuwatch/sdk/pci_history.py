@@ -52,7 +52,7 @@ class History:
 
     def _begin(self) -> None:
         learned, boot_id = self._memory.value, this_boot_id()
-        if learned.boot_id != boot_id:
+        if learned.boot_id != boot_id or not boot_id:
             learned.earlier |= learned.devices
             learned.earlier_day = _today()
             learned.boot_id, learned.devices = boot_id, {}

@@ -133,6 +133,20 @@ def test_since_when_a_part_has_its_value_outlives_the_agent(node: Node, tmp_path
     assert (state / "environment.json").read_text() == "{}"
 
 
+def test_what_the_disk_did_not_take_is_written_with_a_later_round(node: Node, tmp_path: Path) -> None:
+    state, aside = tmp_path / "state", tmp_path / "aside"
+    state.mkdir()
+    reader = node.reader()
+    reader.keep(state)
+    state.rename(aside)
+    first = reader.read().facts.since_unix_ns
+    aside.rename(state)
+    reader.read()
+    again = node.reader()
+    again.keep(state)
+    assert again.read().facts.since_unix_ns == first
+
+
 def test_the_libraries_of_training_processes(node: Node) -> None:
     library = node.packages(torch="2.4.1+cu121", numpy="1.26.4", requests="2.32.0", nvidia_nccl_cu12="2.20.5")
     nccl = node.put("opt/lib/libnccl.so.2.20.5", "x")

@@ -689,6 +689,30 @@ def test_a_journal_that_ends_is_a_failure_and_is_opened_again(journal: Callable[
     reader.close()
 
 
+def test_a_cursor_that_the_journal_does_not_know_is_let_go(tmp_path: Path) -> None:
+    """Else the log would never be read again: journalctl ends each time."""
+    command = tmp_path / "journalctl"
+    (tmp_path / "now").write_text(entry(app()) + "\n")
+    command.write_text(
+        '#!/bin/sh\ncase "$*" in *--after-cursor*) echo "Failed to seek to cursor: Invalid argument" >&2; exit 1;;\n'
+        f'*"-b -1"*) exit 1;; esac\ncat {tmp_path}/now\nexec sleep 60\n'
+    )
+    command.chmod(0o755)
+    cursor = tmp_path / "kernel_log.json"
+    cursor.write_text(json.dumps({"source": "journal", "boot_id": BOOT, "position": "s=spoiled"}))
+    settings = kernel_log.Settings(source="journal", path=command, cursor=cursor, fabric_manager_log=None)
+    reader = kernel_log.open_reader(settings, FakeClock(), BOOT)
+    found, broke_off, until = list[KernelEvent](), 0, time.monotonic() + 20
+    while not found and time.monotonic() < until:
+        try:
+            found += reader.read().facts.events
+        except ProbeError:
+            broke_off += 1
+        select.select([], [], [], 0.05)
+    reader.close()
+    assert (xids(tuple(found)), broke_off) == ([31], 1)
+
+
 def test_a_journal_that_is_not_installed(tmp_path: Path) -> None:
     settings = kernel_log.Settings(source="journal", path=tmp_path / "journalctl")
     reading = kernel_log.open_reader(settings, FakeClock(), BOOT).read()
