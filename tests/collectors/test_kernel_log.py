@@ -452,6 +452,14 @@ def test_a_cursor_of_another_file_or_a_spoiled_one_is_not_used(tmp_path: Path) -
     log.reader.close()
 
 
+@pytest.mark.parametrize(("boot_id", "after"), [(BOOT, "500"), ("another", ""), ("", "")])
+def test_a_place_in_the_ring_is_of_its_boot(tmp_path: Path, boot_id: str, after: str) -> None:
+    cursor = tmp_path / "kernel_log.json"
+    cursor.write_text(json.dumps({"source": "kmsg", "boot_id": boot_id and BOOT, "position": "500"}))
+    settings = kernel_log.Settings(source="kmsg", cursor=cursor)
+    assert kernel_log.open_reader(settings, FakeClock(), boot_id)._after("kmsg") == after
+
+
 def test_a_cursor_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     log = Log(tmp_path, cursor=True)
     (tmp_path / "cursor").write_text("a file where a folder should be")
