@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from gpuwatch.aggregator.expected import expected_gpus
 from gpuwatch.aggregator.fleet import Fleet
 from gpuwatch.aggregator.scene import Scene
 from gpuwatch.aggregator.settings import Settings
@@ -24,7 +25,7 @@ class Coverage(msgspec.Struct):
 
     node_count: int = 0
     seen_node_count: int = 0
-    gpu_count: int = 0  # of the nodes whose number of GPUs is set; 0: of none
+    gpu_count: int = 0  # of the nodes whose number of GPUs is set, or known by their type; 0: of none
     seen_gpu_count: int = 0
 
 
@@ -43,7 +44,7 @@ def coverage(
         record = fleet.current(slot)
         pool = settings.place(slot).pool
         found = pools.setdefault(pool, Coverage())
-        gpus = settings.pools[pool].gpus or 0
+        gpus = expected_gpus(settings.pools[pool]) or 0
         found.node_count += 1
         found.gpu_count += gpus
         seen = slot in busy

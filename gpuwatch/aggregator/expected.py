@@ -27,11 +27,11 @@ def by_type() -> Mapping[str, int]:
     return {sku: int(next(iter(found))) for sku, found in counts.items() if len(found) == 1 and _whole(found)}
 
 
-def expected_gpus(pool: PoolSettings) -> int | None:
-    """GPUs of one node; None: not known."""
-    if pool.gpus is not None or not pool.sku:
+def expected_gpus(pool: PoolSettings, sku: str = "") -> int | None:
+    """GPUs of one node; None: not known. `sku`: of this very machine, where the pool names none."""
+    if pool.gpus is not None:
         return pool.gpus
-    return by_type().get(_name(pool.sku))
+    return by_type().get(_name(pool.sku or sku))
 
 
 def _name(sku: str) -> str:

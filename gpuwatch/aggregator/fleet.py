@@ -190,9 +190,13 @@ class Fleet:
     def _place(self, record: Machine, slot: str) -> None:
         place = self._settings.place(slot)
         record.pool, record.domain = place.pool, place.domain
-        pool = self._settings.pools[place.pool]
-        record.expected_gpu_count = expected_gpus(pool)
-        record.group = pool.group or record.group
+        record.group = self._settings.pools[place.pool].group or record.group
+        self._expect(record)
+
+    def _expect(self, record: Machine) -> None:
+        """How many GPUs it should have, also by the type that the cloud says it is of."""
+        sku = "" if record.cloud_record is None else record.cloud_record.sku
+        record.expected_gpu_count = expected_gpus(self._settings.pools[record.pool], sku)
 
     # what the witnesses say
 
@@ -229,6 +233,7 @@ class Fleet:
                 continue
             record.cloud_record = item
             self._seat_listed(item, record, listed)
+            self._expect(record)
             record.group = self._settings.pools[record.pool].group or item.group
             record.cloud = CloudSays(
                 state=item.state,

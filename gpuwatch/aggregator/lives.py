@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from gpuwatch.aggregator.expected import expected_gpus
 from gpuwatch.aggregator.machine import Machine
 from gpuwatch.aggregator.settings import Settings
 from gpuwatch.clouds import CloudMachine, CloudSnapshot
@@ -57,7 +58,7 @@ class Lives:
                 machine=record.machine,
                 slot=record.slot,
                 pool=record.pool,
-                gpu_count=pool.gpus or 0,
+                gpu_count=expected_gpus(pool) or 0,
                 provider=pool.provider,
                 region=pool.region,
                 sku=pool.sku,
@@ -85,7 +86,7 @@ class Lives:
             machine=item.machine,
             slot=item.slot or "",
             pool=place.pool,
-            gpu_count=item.gpu_count if item.gpu_count is not None else pool.gpus or 0,
+            gpu_count=item.gpu_count if item.gpu_count is not None else expected_gpus(pool, item.sku) or 0,
             provider=pool.provider or item.provider,
             region=pool.region or item.region,
             sku=pool.sku or item.sku,

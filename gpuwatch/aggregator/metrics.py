@@ -120,7 +120,11 @@ class Metrics(Collector):
         families = (
             ("nodes_expected", "Nodes that there should be.", "node_count"),
             ("nodes_seen", "Of them, those that report, or whose silence has a known reason.", "seen_node_count"),
-            ("gpus_expected", "GPUs of the nodes that there should be, where their number is set.", "gpu_count"),
+            (
+                "gpus_expected",
+                "GPUs of the nodes that there should be, where their number is set, or known by their type.",
+                "gpu_count",
+            ),
             ("gpus_seen", "Of them, those of nodes that are seen.", "seen_gpu_count"),
         )
         pools = self._covered()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpuwatch.aggregator.beginning import price_book
+from gpuwatch.aggregator.expected import expected_gpus
 from gpuwatch.aggregator.named_files import faults_of
 from gpuwatch.aggregator.settings import Settings, load
 
@@ -26,7 +27,8 @@ def _words(settings: Settings) -> list[str]:
     for name, pool in settings.pools.items():
         count = sum(place.pool == name for place in settings.places.values())
         slots = f"{count} slots" if pool.nodes else "every slot that no other pool names"
-        gpus = "" if pool.gpus is None else f" with {pool.gpus} GPUs"
+        gpu_count = expected_gpus(pool)
+        gpus = "" if gpu_count is None else f" with {gpu_count} GPUs"
         found.append(f"pool {name}: {slots}{gpus}, mode {pool.policy.mode.value}")
     for word, hand in (("scheduler", settings.scheduler), ("cloud", settings.cloud)):
         found.append(f"{word}: {'none' if hand is None else hand.kind}")

@@ -12,6 +12,7 @@ from gpuwatch.aggregator.beginning import restored_fleet
 from gpuwatch.aggregator.brain import Brain
 from gpuwatch.aggregator.examiner import Examiner
 from gpuwatch.aggregator.executor import Executor
+from gpuwatch.aggregator.expected import expected_gpus
 from gpuwatch.aggregator.grants import Grants
 from gpuwatch.aggregator.guard import Guard
 from gpuwatch.aggregator.incidents import IncidentBook
@@ -143,7 +144,7 @@ class Core:
         self.journal = Journal(store, now)
         jobs = Jobs(
             fleet.machine_at,
-            lambda slot: settings.pools[settings.place(slot).pool].gpus,
+            lambda slot: expected_gpus(settings.pools[settings.place(slot).pool]),
             store.lines_of("attempt_started", "node_held", "node_let_go"),
         )
         senses = Senses(
