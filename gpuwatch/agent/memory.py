@@ -1,10 +1,29 @@
-"""Makes a process small once everything is loaded."""
+"""Keeps a process small that has ten threads and lives for months."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
+
+TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8  # malloc.h
+LARGE_BYTES = 128 << 10  # glibc's own first choice, which it would raise to the largest block that was ever freed
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
+def one_arena() -> None:
+    """Before the first thread. glibc gives each thread an arena of its own, and each keeps what it once needed; but
+    Python's threads take turns. Large blocks go back to the system at once, always."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        mallopt = _libc().mallopt
+        mallopt(ARENA_MAX, 1)
+        mallopt(MMAP_THRESHOLD, LARGE_BYTES)
+        mallopt(TRIM_THRESHOLD, LARGE_BYTES)
 
 
 def tidy() -> None:
@@ -18,4 +37,4 @@ def settle() -> None:
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)  # glibc: some ten MB after compiling a large binding
+        _libc().malloc_trim(0)  # glibc: some ten MB after compiling a large binding

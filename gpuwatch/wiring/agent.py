@@ -19,7 +19,7 @@ from gpuwatch.agent.child import System
 from gpuwatch.agent.identity import identify
 from gpuwatch.agent.inline import Inline
 from gpuwatch.agent.loop import Loop
-from gpuwatch.agent.memory import tidy
+from gpuwatch.agent.memory import one_arena, tidy
 from gpuwatch.agent.metrics import EventCounts, Page
 from gpuwatch.agent.orders import OrderFile
 from gpuwatch.agent.release import ReleaseFile
@@ -216,6 +216,7 @@ def _about_sending(agent: AgentSettings) -> tuple[object, ...]:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line of `python -m gpuwatch.wiring.agent`."""
+    one_arena()
     parser = argparse.ArgumentParser(prog="gpuwatch agent", description="Watch this node and report to the aggregator.")
     parser.add_argument("--config", "-c", type=Path, default=Path("/etc/gpuwatch/agent.toml"))
     parser.add_argument("--verbose", "-v", action="store_true")
