@@ -38,7 +38,7 @@ from gpuwatch.sdk.nvml_answers import (
 from gpuwatch.sdk.nvml_calls import Calls
 from gpuwatch.sdk.nvml_events import Xids
 from gpuwatch.sdk.nvml_fields import Fields
-from gpuwatch.sdk.nvml_gpu import LOST, Asking, Slot, gaps_of, keep
+from gpuwatch.sdk.nvml_gpu import LOST, Asking, Due, Slot, gaps_of, keep
 from gpuwatch.sdk.nvml_metrics import numbers
 from gpuwatch.sdk.nvml_slow import seldom, slow
 
@@ -126,7 +126,11 @@ class _Reader:
             self._about_driver()
         now_ns = self._clock.monotonic_ns()
         gaps: list[dict[str, str]] = []
-        gpus = tuple(self._gpu(slot, gaps, now_ns) for slot in self._slots)
+        due = [self._due(slot) for slot in self._slots]
+        for slot, sets in zip(self._slots, due, strict=True):
+            if not sets.seldom:
+                slot.routine(sets).perform(self._calls.note)
+        gpus = tuple(self._gpu(slot, sets, gaps, now_ns) for slot, sets in zip(self._slots, due, strict=True))
         self._calls.at(None)
         if around and not self._contained and (self._pci_count or 0) > len(self._slots):
             self._stop()  # a GPU may have come back: NVML counts them only when it starts
@@ -247,7 +251,16 @@ class _Reader:
         )
         return Reading(facts=facts, gaps={"gpus": why, "driver_version": why} | self._own_gaps())
 
-    def _gpu(self, slot: Slot, gaps: list[dict[str, str]], now_ns: int) -> Gpu:
+    def _due(self, slot: Slot) -> Due:
+        """Which sets it is asked in this round besides the quick one."""
+        index, every = slot.index, self._settings
+        return Due(
+            calm=slot.calm is None or self._is_turn_of(index, every.calm_every),
+            slow=slot.slow is None or self._is_turn_of(index, every.slow_every),
+            seldom=slot.seldom is None or self._is_turn_of(index, every.seldom_every),
+        )
+
+    def _gpu(self, slot: Slot, due: Due, gaps: list[dict[str, str]], now_ns: int) -> Gpu:
         index = slot.index
         self._calls.at(index)
         if slot.handle is None:
@@ -257,13 +270,15 @@ class _Reader:
                 return Gpu(index=index, error=UNKNOWN if handle.code is None else handle.code, **slot.named)
             slot.handle = handle
         asking = Asking(self._calls, self._fields, slot)
-        if slot.seldom is None or self._is_turn_of(index, self._settings.seldom_every):
+        if due.seldom or slot.seldom is None:
             slot.seldom = seldom(asking)
+        self._calls.follow(None if due.seldom else slot.routine(due))
         quick = asking.quick()
-        if slot.calm is None or self._is_turn_of(index, self._settings.calm_every):
+        if due.calm or slot.calm is None:
             slot.calm = asking.calm()
-        if slot.slow is None or self._is_turn_of(index, self._settings.slow_every):
+        if due.slow or slot.slow is None:
             slot.slow = slow(asking, now_ns)
+        self._calls.follow(None)
         error = asking.error()
         sets = (quick, slot.calm, slot.slow, slot.seldom)
         if error is not None:

@@ -1,7 +1,7 @@
 """Asks NVML. Every answer is a value or a `Refused`; a function that this driver lacks is an answer too.
 
-Made to cost little: each function is looked up once, out-parameters are made once, refusals are kept. Not for a process
-that must never hang: any call may block in the driver for ever.
+Made to cost little: each function is looked up once, out-parameters are made once a GPU, refusals are kept. Not for a
+process that must never hang: any call may block in the driver for ever.
 """
 
 from __future__ import annotations
@@ -20,10 +20,32 @@ from gpuwatch.sdk.nvml_answers import (
     Refused,
     refused,
 )
+from gpuwatch.sdk.nvml_routine import Routine
 
 OLDER = frozenset({FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH})
 """The driver is older than the question: the same is asked as older ones understand it."""
-MOST_PROCESSES = 4096  # of one GPU
+LEAST_PROCESSES, MOST_PROCESSES = 64, 4096  # of one GPU
+
+
+class _Table:
+    """A list of processes to be filled. Its count is room on the way in and what was found on the way out."""
+
+    def __init__(self, kind: Any, room: int) -> None:
+        self.array = (kind * room)()
+        self.count = ctypes.c_uint(room)
+        self.ref = ctypes.byref(self.count)
+
+
+class _OfOne:
+    """What is kept of one GPU, or of the library as a whole: its answers lie here until they are looked at."""
+
+    __slots__ = ("instead", "records", "where", "words")
+
+    def __init__(self, index: int | None) -> None:
+        self.where = "" if index is None else f" of GPU {index}"
+        self.words: dict[str, str] = {}  # function -> what is noted of its call
+        self.instead: set[str] = set()  # questions that only the old way answers
+        self.records: dict[Any, Any] = {}  # question -> its out-parameter, and a reference to it
 
 
 class Calls:
@@ -32,44 +54,51 @@ class Calls:
     def __init__(self) -> None:
         self.note: Callable[[str], Any] = _nobody
         self._functions: dict[str, Any] = {}
-        self._instead: set[str] = set()  # questions that only the old way answers, of the GPU that is asked
-        self._instead_at: dict[int | None, set[str]] = {None: self._instead}
+        self._of: dict[int | None, _OfOne] = {}
+        self._one = self._of[None] = _OfOne(None)
+        self._routine: Routine | None = None
         self._refusals: dict[tuple[int, str], Refused] = {}
-        self._words: dict[str, str] = {}
-        self._words_at: dict[int | None, dict[str, str]] = {None: self._words}
-        self._where = ""
-        self._number, self._large = ctypes.c_uint(), ctypes.c_ulonglong()
-        self._second = ctypes.c_uint()
         self._text = ctypes.create_string_buffer(lib.TEXT_BYTES)
-        self.binding = binding = lib.Binding()
-        self._rates, self._memory, self._pci, self._banks = (
-            binding.utilization(),
-            binding.memory(),
-            binding.pci(),
-            binding.banks(),
-        )
-        self._memory2 = binding.memory2()
-        self._memory2.version = lib.version_of(ctypes.sizeof(self._memory2), 2)
-        self._celsius = lib.Temperature(version=lib.version_of(ctypes.sizeof(lib.Temperature), 1))
-        self._margin = lib.Margin(version=lib.version_of(ctypes.sizeof(lib.Margin), 1))
-        self._processes = (binding.process * 64)()
+        self.binding = lib.Binding()
 
     def at(self, index: int | None) -> None:
         """Whose turn it is: what is noted from now on says so."""
-        self._where = "" if index is None else f" of GPU {index}"
-        self._words = self._words_at.setdefault(index, {})
-        self._instead = self._instead_at.setdefault(index, set())
+        found = self._of.get(index)
+        if found is None:
+            found = self._of[index] = _OfOne(index)
+        self._one = found
+
+    def follow(self, routine: Routine | None) -> None:
+        """From now on take what this routine's calls answered, and tell it of others. None: it ends."""
+        if self._routine is not None:
+            self._routine.end()
+        self._routine = routine
+
+    def record(self, question: Any, made: Callable[[], Any]) -> Any:
+        """The out-parameter of a question to the GPU whose turn it is, and a reference to it."""
+        found = self._one.records.get(question)
+        if found is None:
+            record = made()
+            found = self._one.records[question] = record, ctypes.byref(record)
+        return found
 
     def code(self, function: str, *arguments: Any) -> int:
         """The bare call: NVML's return code."""
+        routine = self._routine
+        if routine is not None:
+            code = routine.code(function, arguments)
+            if code is not None:
+                return code
         called = self._functions.get(function)
         if called is None:
             called = self._bind(function)
             if called is None:
                 return FUNCTION_NOT_FOUND
-        words = self._words.get(function)
+        words = self._one.words.get(function)
         if words is None:
-            words = self._words[function] = function + self._where
+            words = self._one.words[function] = function + self._one.where
+        if routine is not None:
+            routine.add((words, function, called, arguments))
         self.note(words)
         return int(called(*arguments))
 
@@ -102,20 +131,23 @@ class Calls:
 
     def number(self, function: str, *arguments: Any) -> Any:
         """A function whose last parameter receives an unsigned number."""
-        self._number.value = 0
-        code = self.code(function, *arguments, ctypes.byref(self._number))
-        return self._number.value if code == SUCCESS else self.refused(code, function)
+        record, ref = self.record((function, arguments[1:]), ctypes.c_uint)
+        return self._taken(record, self.code(function, *arguments, ref), function)
 
     def large(self, function: str, handle: Any) -> Any:
         """… a number of 64 bits."""
-        self._large.value = 0
-        code = self.code(function, handle, ctypes.byref(self._large))
-        return self._large.value if code == SUCCESS else self.refused(code, function)
+        record, ref = self.record(function, ctypes.c_ulonglong)
+        return self._taken(record, self.code(function, handle, ref), function)
+
+    def _taken(self, record: Any, code: int, function: str) -> Any:
+        value, record.value = record.value, 0  # for the next call: one that writes nothing is not the last one again
+        return value if code == SUCCESS else self.refused(code, function)
 
     def pair(self, function: str, handle: Any) -> Any:
         """… two numbers: what is, and what will be after a reset."""
-        code = self.code(function, handle, ctypes.byref(self._number), ctypes.byref(self._second))
-        return (self._number.value, self._second.value) if code == SUCCESS else self.refused(code, function)
+        (now, now_ref), (then, then_ref) = (self.record((function, at), ctypes.c_uint) for at in ("now", "then"))
+        code = self.code(function, handle, now_ref, then_ref)
+        return (now.value, then.value) if code == SUCCESS else self.refused(code, function)
 
     def text(self, function: str, *arguments: Any) -> Any:
         """… a name. Some drivers give bytes that are no text (XuehaiPan/nvitop#127)."""
@@ -129,45 +161,51 @@ class Calls:
 
     def rates(self, handle: Any) -> Any:
         """Utilisation of the GPU and of its memory, in %."""
-        code = self.code("nvmlDeviceGetUtilizationRates", handle, ctypes.byref(self._rates))
-        if code != SUCCESS:
-            return self.refused(code, "nvmlDeviceGetUtilizationRates")
-        return self._rates.gpu, self._rates.memory
+        rates, ref = self.record("rates", self.binding.utilization)
+        code = self.code("nvmlDeviceGetUtilizationRates", handle, ref)
+        return (rates.gpu, rates.memory) if code == SUCCESS else self.refused(code, "nvmlDeviceGetUtilizationRates")
 
     def memory(self, handle: Any) -> Any:
         """Total and used bytes, the driver's own reserve apart where the driver tells it apart."""
-        if "memory" not in self._instead:
-            code = self.code("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(self._memory2))
+        if "memory" not in self._one.instead:
+            memory, ref = self.record("memory2", self._memory2)
+            code = self.code("nvmlDeviceGetMemoryInfo_v2", handle, ref)
             if code == SUCCESS:
-                return self._memory2.total, self._memory2.used
+                return memory.total, memory.used
             if code not in OLDER and code != NOT_SUPPORTED:
                 return self.refused(code, "nvmlDeviceGetMemoryInfo_v2")
-        code = self.code("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(self._memory))
+        memory, ref = self.record("memory", self.binding.memory)
+        code = self.code("nvmlDeviceGetMemoryInfo", handle, ref)
         if code != SUCCESS:
             return self.refused(code, "nvmlDeviceGetMemoryInfo")
-        self._instead.add("memory")
-        return self._memory.total, self._memory.used
+        self._one.instead.add("memory")
+        return memory.total, memory.used
+
+    def _memory2(self) -> Any:
+        made = self.binding.memory2()
+        made.version = lib.version_of(ctypes.sizeof(made), 2)
+        return made
 
     def temperature(self, handle: Any) -> Any:
         """Of the GPU, in °C."""
-        if "temperature" not in self._instead:
-            code = self.code("nvmlDeviceGetTemperatureV", handle, ctypes.byref(self._celsius))
+        if "temperature" not in self._one.instead:
+            celsius, ref = self.record("temperature", lib.Temperature.made)
+            code = self.code("nvmlDeviceGetTemperatureV", handle, ref)
             if code == SUCCESS:
-                return self._celsius.temperature
+                return celsius.temperature
             if code not in OLDER:
                 return self.refused(code, "nvmlDeviceGetTemperatureV")
         return self._older("temperature", self.number("nvmlDeviceGetTemperature", handle, 0))
 
     def margin(self, handle: Any) -> Any:
         """°C left until the hardware slows down."""
-        code = self.code("nvmlDeviceGetMarginTemperature", handle, ctypes.byref(self._margin))
-        if code == SUCCESS:
-            return self._margin.marginTemperature
-        return self.refused(code, "nvmlDeviceGetMarginTemperature")
+        margin, ref = self.record("margin", lib.Margin.made)
+        code = self.code("nvmlDeviceGetMarginTemperature", handle, ref)
+        return margin.marginTemperature if code == SUCCESS else self.refused(code, "nvmlDeviceGetMarginTemperature")
 
     def clock_events(self, handle: Any) -> Any:
         """Why clocks are held down: a mask."""
-        if "clock_events" not in self._instead:
+        if "clock_events" not in self._one.instead:
             answer = self.large("nvmlDeviceGetCurrentClocksEventReasons", handle)
             if not isinstance(answer, Refused) or answer.code not in OLDER:
                 return answer
@@ -176,7 +214,7 @@ class Calls:
     def pids(self, handle: Any) -> Any:
         """Processes that compute on this GPU, as NVML lists them."""
         newest = "nvmlDeviceGetComputeRunningProcesses_v3"
-        if "pids" not in self._instead:
+        if "pids" not in self._one.instead:
             answer = self._pids(newest, handle)
             if not isinstance(answer, Refused) or answer.code not in OLDER:
                 return answer
@@ -184,11 +222,12 @@ class Calls:
 
     def pci(self, handle: Any) -> Any:
         """Where it sits, as NVML writes it."""
-        code = self.code("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(self._pci))
+        pci, ref = self.record("pci", self.binding.pci)
+        code = self.code("nvmlDeviceGetPciInfo_v3", handle, ref)
         if code != SUCCESS:
             return self.refused(code, "nvmlDeviceGetPciInfo_v3")
         try:
-            told = self._pci.busId  # bytes, or text already, by the binding's version
+            told = pci.busId  # bytes, or text already, by the binding's version
             return told.decode() if isinstance(told, bytes) else str(told)
         except UnicodeDecodeError as error:
             return Refused(None, f"nvmlDeviceGetPciInfo_v3: UnicodeDecodeError: {error.reason}")
@@ -200,46 +239,48 @@ class Calls:
 
     def banks(self, handle: Any) -> Any:
         """Memory banks by the spare rows they have left: all, most, some, few, none."""
-        code = self.code("nvmlDeviceGetRowRemapperHistogram", handle, ctypes.byref(self._banks))
+        found, ref = self.record("banks", self.binding.banks)
+        code = self.code("nvmlDeviceGetRowRemapperHistogram", handle, ref)
         if code != SUCCESS:
             return self.refused(code, "nvmlDeviceGetRowRemapperHistogram")
-        found = self._banks
         return found.max, found.high, found.partial, found.low, found.none
 
     def fabric(self, handle: Any) -> Any:
         """The NVLink fabric as this GPU sees it, in the newest record that the driver knows."""
         for number in (3, 2):
-            if f"fabric_{number}" in self._instead:
+            if f"fabric_{number}" in self._one.instead:
                 continue
-            info = lib.Fabric()
-            info.version = lib.version_of(ctypes.sizeof(info) if number == 3 else lib.FABRIC_2_BYTES, number)
-            code = self.code("nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(info))
+            info, ref = self.record(f"fabric_{number}", lib.Fabric.newest if number == 3 else lib.Fabric.second)
+            code = self.code("nvmlDeviceGetGpuFabricInfoV", handle, ref)
             if code == SUCCESS:
                 return info
             if code not in OLDER:
                 return self.refused(code, "nvmlDeviceGetGpuFabricInfoV")
-            self._instead.add(f"fabric_{number}")
-        first = self.binding.fabric_first()
-        code = self.code("nvmlDeviceGetGpuFabricInfo", handle, ctypes.byref(first))
+            self._one.instead.add(f"fabric_{number}")
+        first, ref = self.record("fabric_1", self.binding.fabric_first)
+        code = self.code("nvmlDeviceGetGpuFabricInfo", handle, ref)
         return first if code == SUCCESS else self.refused(code, "nvmlDeviceGetGpuFabricInfo")
 
     def _pids(self, function: str, handle: Any) -> Any:
+        table: _Table | None = self._one.records.get("pids")
         code = INSUFFICIENT_SIZE
         for _ in range(3):  # the table may grow between two calls
-            self._number.value = len(self._processes)
-            code = self.code(function, handle, ctypes.byref(self._number), self._processes)
+            if table is None:
+                table = self._one.records["pids"] = _Table(self.binding.process, LEAST_PROCESSES)
+            code = self.code(function, handle, table.ref, table.array)
+            found, room = table.count.value, len(table.array)
+            table.count.value = room  # for the next call
             if code == SUCCESS:
-                found = min(self._number.value, len(self._processes))
-                return [process.pid for process in self._processes[:found]]
-            if code != INSUFFICIENT_SIZE or len(self._processes) >= MOST_PROCESSES:
+                return [process.pid for process in table.array[: min(found, room)]]
+            if code != INSUFFICIENT_SIZE or room >= MOST_PROCESSES:
                 break
-            wanted = max(2 * len(self._processes), self._number.value + 16)
-            self._processes = (self.binding.process * min(wanted, MOST_PROCESSES))()
+            wanted = min(max(2 * room, found + 16), MOST_PROCESSES)
+            table = self._one.records["pids"] = _Table(self.binding.process, wanted)
         return self.refused(code, function)
 
     def _older(self, question: str, answer: Any) -> Any:
         if not isinstance(answer, Refused):
-            self._instead.add(question)
+            self._one.instead.add(question)
         return answer
 
     def _bind(self, function: str) -> Any:

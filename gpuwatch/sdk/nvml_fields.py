@@ -26,18 +26,13 @@ class Fields:
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
-        self._batches: dict[tuple[Question, ...], Any] = {}
 
     def ask(self, handle: Any, questions: tuple[Question, ...]) -> dict[Question, Any]:
         """A value or a `Refused` for each; all refused alike where the whole call is."""
         if not questions:
             return {}
-        batch = self._batches.get(questions)
-        if batch is None:
-            batch = self._batches[questions] = (self._calls.binding.field * len(questions))()
-            for record, (number, scope) in zip(batch, questions, strict=True):
-                record.fieldId, record.scopeId = number, scope
-        code = self._calls.code(FUNCTION, handle, len(questions), batch)
+        batch, ref = self._calls.record(questions, lambda: self._made(questions))
+        code = self._calls.code(FUNCTION, handle, len(questions), ref)
         if code != SUCCESS:
             return dict.fromkeys(questions, self._calls.refused(code, FUNCTION))
         return {
@@ -46,6 +41,12 @@ class Fields:
             else (bits & _WIDTHS[kind] if kind in _WIDTHS else _value(question, kind, bits))
             for question, (kind, code, bits) in zip(questions, _RECORD.iter_unpack(batch), strict=True)
         }
+
+    def _made(self, questions: tuple[Question, ...]) -> Any:
+        batch = (self._calls.binding.field * len(questions))()
+        for record, (number, scope) in zip(batch, questions, strict=True):
+            record.fieldId, record.scopeId = number, scope
+        return batch
 
 
 def _value(question: Question, kind: int, bits: int) -> Any:

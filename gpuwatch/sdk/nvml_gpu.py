@@ -27,6 +27,7 @@ from gpuwatch.sdk.nvml_answers import (
 )
 from gpuwatch.sdk.nvml_calls import Calls
 from gpuwatch.sdk.nvml_fields import Fields, Question
+from gpuwatch.sdk.nvml_routine import Routine
 
 CLOCK_SM = 1
 RECOVERY_ACTION = (230, 0)  # polled each round: a GPU that was bad before the driver started prints no Xid 154
@@ -63,6 +64,14 @@ class Kept(msgspec.Struct, frozen=True):
     gaps: dict[str, str]
 
 
+class Due(msgspec.Struct, frozen=True):
+    """Which sets a GPU is asked in a round besides the quick one."""
+
+    calm: bool
+    slow: bool
+    seldom: bool
+
+
 class Slot(msgspec.Struct):
     """What is kept of one index between rounds."""
 
@@ -77,11 +86,19 @@ class Slot(msgspec.Struct):
     slow: Answers | None = None
     seldom: Answers | None = None
     kept: Kept | None = None
+    routines: dict[tuple[bool, bool], Routine] = {}  # of rounds with the calm set and with the slow one, and without
+
+    def routine(self, due: Due) -> Routine:
+        """The calls of a round with these sets."""
+        found = self.routines.get((due.calm, due.slow))
+        if found is None:
+            found = self.routines[due.calm, due.slow] = Routine()
+        return found
 
     def ask_anew(self) -> None:
         """Keep its names and what grew, until another name shows that another board sits there."""
         self.handle, self.links = None, None
-        self.absent, self.questions = {}, {}
+        self.absent, self.questions, self.routines = {}, {}, {}
         self.calm = self.slow = self.seldom = None
 
     def doubt(self) -> None:

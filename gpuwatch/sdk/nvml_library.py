@@ -23,11 +23,21 @@ class Margin(ctypes.Structure):
 
     _fields_ = (("version", ctypes.c_uint), ("marginTemperature", ctypes.c_int))
 
+    @classmethod
+    def made(cls) -> Margin:
+        """Ready to be filled."""
+        return cls(version=version_of(ctypes.sizeof(cls), 1))
+
 
 class Temperature(ctypes.Structure):
     """nvmlTemperature_v1_t, in °C; sensor 0 is the GPU's."""
 
     _fields_ = (("version", ctypes.c_uint), ("sensorType", ctypes.c_uint), ("temperature", ctypes.c_int))
+
+    @classmethod
+    def made(cls) -> Temperature:
+        """Ready to be filled."""
+        return cls(version=version_of(ctypes.sizeof(cls), 1))
 
 
 class Fabric(ctypes.Structure):
@@ -42,6 +52,16 @@ class Fabric(ctypes.Structure):
         ("healthMask", ctypes.c_uint),
         ("healthSummary", ctypes.c_ubyte),
     )
+
+    @classmethod
+    def newest(cls) -> Fabric:
+        """Ready to be filled by a driver that knows all of it."""
+        return cls(version=version_of(ctypes.sizeof(cls), 3))
+
+    @classmethod
+    def second(cls) -> Fabric:
+        """… by one that does not know its last field."""
+        return cls(version=version_of(FABRIC_2_BYTES, 2))
 
 
 FABRIC_2_BYTES = Fabric.healthSummary.offset

@@ -75,6 +75,14 @@ def test_links_that_are_down_and_what_they_counted(opened: Open, state: State) -
     assert other.nvlink_inactive == ()
 
 
+@pytest.mark.parametrize("noise", [0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF, 1 << 63])
+def test_a_link_that_counts_nothing_possible_is_left_out_of_the_sum(opened: Open, state: State, noise: int) -> None:
+    state.gpu(0, **{"field:162": 2, "field:162.5": noise})
+    assert facts(opened()).gpus[0].nvlink_recovery_count == 34
+    state.gpu(0, **{"field:162": noise, "fielderror:215": 3})
+    assert facts(opened()).gpus[0].nvlink_recovery_count is None
+
+
 def test_newer_links_count_otherwise(opened: Open, state: State) -> None:
     state.all(fielderror__161=3, fielderror__162=3, fielderror__163=3, field__215=1)
     gpu = facts(opened()).gpus[0]

@@ -28,6 +28,7 @@ from gpuwatch.model.facts.nvml import Gpu, NvmlFacts
 from gpuwatch.model.states import Health
 from gpuwatch.registry import leaves
 from gpuwatch.rules import FleetRule, Rule
+from gpuwatch.sdk.nvml_routine import Routine
 from tests.fakes import T0, fleet_view, node_view
 from tests.nvml_library.build import SONAME, build
 from tests.nvml_library.state import State
@@ -36,6 +37,8 @@ pytestmark = pytest.mark.needs("gcc")
 
 STRUCK = 2
 CODES = (1, 2, 3, 4, 6, 7, 8, 10, 11, 13, 14, 15, 16, 17, 19, 20, 21, 23, 25, 26, 27, 999, 4711)
+AHEAD_CODES = (1, 3, 4, 7, 13, 15, 16, 25, 999)
+RATES = ("utilization_ratio", "memory_utilization_ratio")
 CONDEMNING = {8, 11, 14, 15, 16}
 ANSWERS = {3, 6, 7, 13, 19, 21, 25, 26}  # "this board has no such thing", "not now": no word on its health
 HANDLE = "nvmlDeviceGetHandleByIndex_v2"
@@ -106,6 +109,11 @@ def plain(gpu: Gpu) -> dict[str, Any]:
     return {name: getattr(gpu, name) for name in Gpu.__struct_fields__ if name not in GROWN}
 
 
+def told(gpu: Gpu) -> dict[str, Any]:
+    """Everything that does not depend on how long a round took."""
+    return {name: getattr(gpu, name) for name in Gpu.__struct_fields__ if not name.endswith("_ratio") or name in RATES}
+
+
 def verdict(facts: NvmlFacts) -> tuple[Health, set[str]]:
     """What the node is judged to be by these facts, and which rules spoke against it."""
     view = node_view()
@@ -150,6 +158,48 @@ def test_every_call_on_a_gpu_with_every_code(opened: Opened, state: State) -> No
                 assert health is Health.HEALTHY, f"{where}: {health} by {rules}"
             else:
                 assert health is not Health.HEALTHY or code in ANSWERS, f"{where}: {health} by {rules}"
+
+
+@pytest.mark.parametrize("how", ["refuse", "garbage"])
+def test_calls_made_ahead_of_the_look_at_them_come_to_the_same(
+    opened: Opened, state: State, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """One reader makes the calls of a round in one go, the other one by one. The fault comes after healthy rounds,
+    stays for some and goes."""
+    healthy: dict[tuple[int, str], object] = {(-1, "count"): 3, (-1, "reserved"): 0}
+    for function in usual()[1]:
+        for code in AHEAD_CODES if how == "refuse" else (0,):
+            state.lines = dict(healthy)
+            state.write()
+            readers = [opened(seldom_every=1000, calm_every=2, slow_every=3)[0] for _ in range(2)]
+            for number in range(9):
+                if number in (4, 7):
+                    place, value = (f"refuse:{function}", code) if how == "refuse" else ("garbage", function)
+                    state.lines = healthy | ({(STRUCK, place): value} if number == 4 else {})
+                    state.write()
+                ahead = readers[0].read()
+                with monkeypatch.context() as patch:
+                    patch.setattr(Routine, "perform", lambda self, note: None)
+                    one_by_one = readers[1].read()
+                where = f"{function} answers {code or how} in round {number}"
+                assert [told(gpu) for gpu in ahead.facts.gpus] == [told(gpu) for gpu in one_by_one.facts.gpus], where
+                assert ahead.gaps == one_by_one.gaps, where
+
+
+def test_a_round_makes_each_call_once_and_a_lost_gpu_is_asked_no_more(opened: Opened, state: State) -> None:
+    reader, notes = opened(seldom_every=1000)
+    reader.read()
+    notes.clear()
+    reader.read()
+    first = list(notes)
+    notes.clear()
+    reader.read()
+    assert sorted(notes) == sorted(first)
+    assert len(notes) == len(set(notes)) + 8 * 2  # two clocks have one name, and two sets of fields
+    state.gpu(STRUCK, error=15)
+    notes.clear()
+    assert reader.read().facts.gpus[STRUCK].error == 15
+    assert sum(note.endswith(f" of GPU {STRUCK}") for note in notes) == 1
 
 
 def test_every_call_on_a_gpu_with_noise(opened: Opened, state: State) -> None:
