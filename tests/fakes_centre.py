@@ -82,6 +82,7 @@ class Agent:
         self.speaks = True
         self.nvml: Envelope | None = None  # None: eight healthy GPUs
         self.events: tuple[KernelEvent, ...] = ()
+        self.log_readable = True
         self.beats: tuple[Beat, ...] = ()
         self.extra: tuple[Envelope, ...] = ()  # of other collectors, with each report
         self.interval_s = 5.0
@@ -115,7 +116,7 @@ class Agent:
         nvml = self.nvml or Envelope(
             "nvml", now_ns, 0.01, "ok", facts=_raw(NvmlFacts("580.1", gpus, pci_gpu_count=8, driver_loaded=True))
         )
-        log = Envelope("kernel_log", now_ns, 0.01, "ok", facts=_raw(KernelLogFacts(True, self.events)))
+        log = Envelope("kernel_log", now_ns, 0.01, "ok", facts=_raw(KernelLogFacts(self.log_readable, self.events)))
         self.events = ()
         envelopes = [msgspec.structs.replace(nvml, at_unix_ns=now_ns), log]
         if self.beats:

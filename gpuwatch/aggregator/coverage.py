@@ -14,7 +14,9 @@ from gpuwatch.aggregator.expected import expected_gpus
 from gpuwatch.aggregator.fleet import Fleet
 from gpuwatch.aggregator.scene import Scene
 from gpuwatch.aggregator.settings import Settings
+from gpuwatch.model.facts.kernel_log import KernelLogFacts
 from gpuwatch.model.states import Health
+from gpuwatch.model.view import NodeView
 
 FRESH_INTERVALS = 4.0
 FRESH_S = 30.0  # at least: a report may be late
@@ -27,6 +29,7 @@ class Coverage(msgspec.Struct):
     seen_node_count: int = 0
     gpu_count: int = 0  # of the nodes whose number of GPUs is set, or known by their type; 0: of none
     seen_gpu_count: int = 0
+    deaf_node_count: int = 0  # that report, and cannot read their kernel's log
 
 
 def coverage(
@@ -50,8 +53,18 @@ def coverage(
         seen = slot in busy
         if record is not None and not seen:
             heard = record.heard is not None and now_monotonic_ns - record.heard.last.monotonic_ns < fresh_ns
+            found.deaf_node_count += heard and _is_deaf(scene.views.get(record.machine))
             seen = heard or record.machine in explained or scene.health(record.machine) == Health.ABSENT
         if seen:
             found.seen_node_count += 1
             found.seen_gpu_count += gpus
     return pools
+
+
+def _is_deaf(view: NodeView | None) -> bool:
+    if view is None:
+        return False
+    log, source = view.facts.get(KernelLogFacts), view.sources.get("kernel_log")
+    if log is None:  # not watched, not told yet, or not to be read
+        return source is not None and source.status in ("failed", "hung")
+    return not log.readable

@@ -126,6 +126,7 @@ class Metrics(Collector):
                 "gpu_count",
             ),
             ("gpus_seen", "Of them, those of nodes that are seen.", "seen_gpu_count"),
+            ("nodes_deaf", "Nodes that report and cannot read their kernel's log.", "deaf_node_count"),
         )
         pools = self._covered()
         for name, text, field in families:

@@ -18,6 +18,7 @@ Where the kernel log cannot be read, a recovery action of 0 on every GPU stands 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import get_args
 
 import msgspec
@@ -47,11 +48,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def examine(view: NodeView, now: Moment, settings: Settings) -> Iterable[Finding] | Finding | None:  # noqa: ARG001
     """Looks at the view's events; at the NVML facts only where there are some."""
+    blind = None if view.expected_gpu_count == 0 else _blind(view)
     if view.events:
-        return _findings(view, settings)
-    if view.expected_gpu_count == 0:
-        return None
-    return _blind(view)
+        return chain(_findings(view, settings), () if blind is None else (blind,))
+    return blind
 
 
 def _blind(view: NodeView) -> Unknown | None:

@@ -19,6 +19,7 @@ Where the log cannot be read, this is told as a note: the GPUs' own state is `fa
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import get_args
 
 import msgspec
@@ -58,9 +59,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def examine(view: NodeView, now: Moment, settings: Settings) -> Iterable[Evidence] | Evidence | None:  # noqa: ARG001
     """Looks at the view's events."""
+    blind = _blind(view)
     if view.events:
-        return _findings(view, settings)
-    return _blind(view)
+        return chain(_findings(view, settings), () if blind is None else (blind,))
+    return blind
 
 
 def _findings(view: NodeView, settings: Settings) -> Iterator[Evidence]:
@@ -158,10 +160,11 @@ def _all_at_work(view: NodeView) -> bool:
 
 
 def _blind(view: NodeView) -> Evidence | None:
-    log = view.facts.get(KernelLogFacts)
-    if log is None or log.readable:
+    log, source = view.facts.get(KernelLogFacts), view.sources.get("kernel_log")
+    if log is not None and log.readable:
         return None
-    source = view.sources.get("kernel_log")
+    if log is None and (source is None or source.status not in ("failed", "hung")):
+        return None  # it is not watched, or has said nothing yet
     why = (source.reason if source is not None else None) or "the agent may not read it"
     return Evidence(
         rule="kernel_fault",

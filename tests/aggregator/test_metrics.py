@@ -84,6 +84,19 @@ def test_names_have_a_prefix_counters_end_in_total_and_everything_has_help(centr
             assert name.endswith(UNITS), name
 
 
+def test_a_node_that_cannot_read_its_kernels_log_is_counted(centre: Centre) -> None:
+    metrics = metrics_of(centre)
+    assert '\ngpuwatch_pool_nodes_deaf{pool="p"} 0.0\n' in metrics.render()[0].decode()
+    centre.agents["m-gpu03"].log_readable = False
+    centre.seconds(10)
+    text = metrics.render()[0].decode()
+    assert '\ngpuwatch_pool_nodes_deaf{pool="p"} 1.0\n' in text
+    assert '\ngpuwatch_pool_nodes_seen{pool="p"} 8.0\n' in text
+    centre.agents["m-gpu03"].speaks = False
+    centre.seconds(60)
+    assert '\ngpuwatch_pool_nodes_deaf{pool="p"} 0.0\n' in metrics.render()[0].decode(), "it is unseen now"
+
+
 def test_a_machine_that_was_replaced_leaves_no_series(centre: Centre) -> None:
     metrics = metrics_of(centre)
     centre.agents["m-gpu04"].speaks = False

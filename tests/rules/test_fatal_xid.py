@@ -155,6 +155,9 @@ def test_a_log_that_cannot_be_read_is_unknown_unless_the_driver_answers_for_ever
     found = examine(bare, T0, Settings())
     assert isinstance(found, Unknown)
     assert "no right to read /dev/kmsg" in found.because
+    heard = replace(bare, events=(xid_event(45, severity="warn", action="none", drain="no"),))
+    (found,) = examine(heard, T0, Settings()) or ()  # type: ignore[misc]
+    assert isinstance(found, Unknown), "what was heard before says nothing of now"
 
 
 def test_a_node_without_gpus_needs_no_kernel_log() -> None:

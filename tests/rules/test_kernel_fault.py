@@ -17,7 +17,7 @@ from gpuwatch.model.facts.nvml import NvmlFacts
 from gpuwatch.model.states import Health
 from gpuwatch.rules import fatal_xid
 from gpuwatch.rules.kernel_fault import Settings, examine
-from tests.fakes import T0, facts_without, fleet_view, gpus, later, node_view, with_nvml, xid_event
+from tests.fakes import T0, facts_without, fleet_view, gpus, later, node_view, source, with_nvml, xid_event
 
 
 def told(message: str, *, t: float = 0.0, boot: str = "boot-1") -> KernelEvent:
@@ -170,6 +170,20 @@ def test_a_log_that_cannot_be_read_is_said_and_condemns_nobody() -> None:
     assert found.note
     assert "cannot be read" in found.because
     assert examine(replace(view, facts={}), T0, Settings()) is None, "the agent does not watch it"
+    for status in ("failed", "hung"):
+        gone = {"kernel_log": source("kernel_log", status=status, reason="journalctl ended")}
+        found = examine(replace(view, facts={}, sources=gone), T0, Settings())
+        assert isinstance(found, Evidence)
+        assert "cannot be read (journalctl ended)" in found.because
+
+
+def test_what_was_heard_before_hides_no_blindness() -> None:
+    old = xid_event(45, severity="warn", action="none", drain="no")
+    view = replace(node_view(), events=(old,))
+    blind = replace(view, facts=dict(view.facts) | {KernelLogFacts: KernelLogFacts(readable=False)})
+    (found,) = examine(blind, T0, Settings()) or ()  # type: ignore[misc]
+    assert found.cause == "kernel_log_unreadable"
+    assert list(examine(view, T0, Settings()) or ()) == []  # type: ignore[arg-type]
 
 
 def test_11760_xid_45_on_a_healthy_job_drain_nobody() -> None:
