@@ -44,6 +44,19 @@ def test_reports_with_events_stay_longest(tmp_path: Path, bound: dict[str, int])
     assert spool.lost == {"no_room": 2}
 
 
+def test_a_day_without_an_aggregator(tmp_path: Path) -> None:
+    """Each half minute a report, one in a hundred with events: all of those and the newest gauges come, in order."""
+    spool = Spool(tmp_path / "spool", max_bytes=4 << 20, max_reports=500)
+    for number in range(2_880):
+        assert spool.put(b"%d" % number, events=number % 100 == 7)
+    found = [int(data) for data in drained(Spool(tmp_path / "spool", max_bytes=4 << 20, max_reports=500))]
+    assert found == sorted(found)
+    assert len(found) == 500
+    assert [number for number in found if number % 100 == 7] == list(range(7, 2_880, 100))
+    assert set(range(2_480, 2_880)) < set(found)
+    assert spool.lost == {"no_room": 2_380}
+
+
 def test_when_there_are_only_events_the_oldest_goes(tmp_path: Path) -> None:
     spool = Spool(tmp_path, max_bytes=1000, max_reports=2)
     for number in range(4):
