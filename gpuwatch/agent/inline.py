@@ -116,9 +116,14 @@ class Inline:
             self._absorb(self._answers.get_nowait(), now)
         if self._look_ns is not None and now.monotonic_ns >= self._look_ns:
             self._ask(now)
-        if self.busy() and self._asked_ns is not None and self._is_late(self._asked_ns, now):
-            waits = thread_waits_for(self._thread.native_id or 0)
-            reason = f"no answer for more than {self._deadline_s:g} s; {waits}"
+        if self._asked_ns is not None and self.busy() and self._is_late(self._asked_ns, now):
+            self.give_up(now)
+
+    def give_up(self, now: Moment) -> None:
+        """Nobody waits for it any longer: it is hung unless it has answered."""
+        if self._asked_ns is not None and self.busy():
+            waits, waited_s = thread_waits_for(self._thread.native_id or 0), (now.monotonic_ns - self._asked_ns) / NS
+            reason = f"no answer for more than {min(waited_s, self._deadline_s):.3g} s; {waits}"
             self._now_latest(
                 Latest(
                     collector=self.name,

@@ -162,8 +162,10 @@ class Sources:
             answered.clear()
             source.readable(Moment(clock.unix_ns(), clock.monotonic_ns()))
             answered.wait(max(0.0, (until_ns - clock.monotonic_ns()) / NS))
-            late_ns = 0 if answered.is_set() else int(door.deadline_s * NS)  # our deadline is nearer than its own
-            source.tick(Moment(clock.unix_ns(), clock.monotonic_ns() + late_ns))
+            now = Moment(clock.unix_ns(), clock.monotonic_ns())
+            source.tick(now)
+            if not answered.is_set():
+                source.give_up(now)  # our deadline is nearer than its own
             answer = source.latest()
             quiet = quiet + 1 if len(events) == before and not source.behind else 0
             if answer is None or answer.status != "ok" or quiet == 2:

@@ -263,7 +263,8 @@ def test_all_that_can_hang_hangs_and_the_look_ends_in_time(
     assert code == 2
     hung = {name: source["reason"] for name, source in found["sources"].items() if source["status"] == "hung"}
     assert sorted(hung) == ["host", "nvml"]
-    assert "wait channel" in hung["nvml"]
+    assert all("wait channel" in reason for reason in hung.values()), hung
+    assert re.match(r"no answer for more than [01](\.\d+)? s; ", hung["host"]), "it waited no longer"
     code = scan.run_as("prolog", config=machine.config(), deadline_s=3.0)
     assert (code, capsys.readouterr().out[:36]) == (0, "gpuwatch: ok as far as known: no con")
 
