@@ -113,7 +113,8 @@ class Store:
                     cleared=0,
                     body=_JSON.encode(item.event),
                 )
-                if db.execute(statement.on_conflict_do_nothing()).rowcount:
+                db.execute(statement.on_conflict_do_nothing())
+                if _changed(db):
                     fresh.add(item.key())
             _put(db, t.LAST_SEEN, [{"machine": row.machine, "body": _JSON.encode(row)} for row in seen])
         return fresh
@@ -139,7 +140,8 @@ class Store:
     def forget_events(self, before_unix_ns: int) -> int:
         """Retention: drop events that happened before this moment. Returns how many."""
         with told(self.path, "tidy"), self._writing() as db:
-            return db.execute(delete(t.EVENTS).where(t.EVENTS.c.happened_unix_ns < before_unix_ns)).rowcount
+            db.execute(delete(t.EVENTS).where(t.EVENTS.c.happened_unix_ns < before_unix_ns))
+            return _changed(db)
 
     def last_seen(self) -> list[LastSeen]:
         """Every machine that was ever heard of and not forgotten."""
@@ -278,6 +280,12 @@ class Store:
 def _begin(db: Connection) -> None:
     writes = db.get_execution_options().get("gpuwatch_writes")
     db.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _changed(db: Connection) -> int:
+    """How many rows the last statement changed. A cursor's `rowcount` does not say: in a Turkish locale Python's own
+    sqlite3 does not know the word INSERT (3.11 compares it by `tolower`)."""
+    return int(db.exec_driver_sql("SELECT changes()").scalar_one())
 
 
 def _append(db: Connection, lines: Sequence[LedgerLine]) -> None:

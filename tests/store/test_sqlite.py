@@ -9,7 +9,9 @@ import subprocess
 import sys
 import threading
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -84,6 +86,26 @@ def test_an_event_is_counted_once(path: Path) -> None:
     assert store.keep([xid("e1"), xid("e2")]) == {("m1", "e1"), ("m1", "e2")}
     assert store.keep([xid("e2"), xid("e3")]) == {("m1", "e3")}
     assert [item.event.id for item in Store(path).events_since(0)] == ["e1", "e2", "e3"]
+
+
+class _Blind(sqlite3.Cursor):
+    @property
+    def rowcount(self) -> int:
+        return -1
+
+
+class _BlindConnection(sqlite3.Connection):
+    def cursor(self, factory: Any = _Blind) -> Any:
+        return super().cursor(factory)
+
+
+def test_an_event_is_counted_once_where_a_cursor_does_not_tell(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Python 3.11 in a Turkish locale, whose lower-case I is another letter: it does not know the word INSERT."""
+    monkeypatch.setattr("gpuwatch.store.connection.sqlite3.connect", partial(sqlite3.connect, factory=_BlindConnection))
+    store = Store(path)
+    assert store.keep([xid("e1"), xid("e2")]) == {("m1", "e1"), ("m1", "e2")}
+    assert store.keep([xid("e2"), xid("e3"), xid("e3")]) == {("m1", "e3")}
+    assert (store.forget_events(0), len(store.events_since(0))) == (0, 3)
 
 
 def test_no_machine_can_use_up_the_event_ids_of_another(path: Path) -> None:

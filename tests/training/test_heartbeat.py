@@ -291,8 +291,10 @@ def test_a_c_program_can_write_it_from_the_page_alone(tmp_path: Path) -> None:
 def test_it_is_written_in_the_words_of_python_38() -> None:
     """Also where no such Python is at hand to run it."""
     words = ["check", "--isolated", "--target-version=py38", "--select=E9", str(ROOT / "gpuwatch" / "training")]
-    done = subprocess.run([sys.executable, "-m", "ruff", *words], check=False, capture_output=True, text=True)
-    assert (done.returncode, done.stdout.strip()) == (0, "All checks passed!")
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "--quiet", *words], check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "")
 
 
 @pytest.mark.needs("python3.8")
