@@ -194,13 +194,18 @@ class Sender:
     def _to_disk(self) -> None:
         """What waits in memory goes behind what waits on disk; what the disk does not take stays, within bounds."""
         while self._outbox:
-            parcel = self._outbox[0]
-            if not self._spool.put(parcel.data, events=parcel.events):
+            with self._change:
+                parcel, pressing = self._outbox[0], self._is_pressing()
+            if not self._spool.put(parcel.data, events=parcel.events, give_up=pressing):
                 break
             self._taken(parcel)
         with self._change:
             while len(self._outbox) > MOST_IN_MEMORY:
                 self._give_up_one("disk")
+
+    def _is_pressing(self) -> bool:
+        """An older gauge may go from a full disk: memory has no room either, or an event waits that must outlive us."""
+        return len(self._outbox) > MOST_IN_MEMORY or any(parcel.events for parcel in self._outbox)
 
     def _taken(self, parcel: Parcel) -> None:
         with self._change:

@@ -41,8 +41,9 @@ class Spool:
         """Other bounds, from the next report on."""
         self._max_bytes, self._max_reports = max_bytes, max_reports
 
-    def put(self, data: bytes, *, events: bool) -> bool:
-        """Keep a report, behind all others. False: there is no place for it. What had to go for it is counted."""
+    def put(self, data: bytes, *, events: bool, give_up: bool = True) -> bool:
+        """Keep a report, behind all others. False: there is no place for it. What had to go for it is counted; from a
+        full disk nothing goes unless `give_up`."""
         if len(data) > self._max_bytes:
             return False  # nothing else is thrown away for what cannot fit
         self._make_room(len(data), len(self._files) + 1 - self._max_reports)
@@ -53,7 +54,7 @@ class Spool:
                 self._write(self._next, kind, data)
                 break
             except OSError as error:
-                full = error.errno in DISK_FULL and given_up < (MOST_GIVEN_UP if events else 1)
+                full = give_up and error.errno in DISK_FULL and given_up < (MOST_GIVEN_UP if events else 1)
                 if full and self._drop(_GAUGES):
                     self.lost["disk"] += 1
                     given_up += 1

@@ -422,6 +422,56 @@ def test_a_spool_that_was_full_is_delivered_when_the_aggregator_is_back(tmp_path
         server.close()
 
 
+def on_a_full_disk(sender: Sender, spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four gauges lie in the spool, and there is room for no fifth report."""
+    sender.start()
+    for number in range(4):
+        sender.put(Parcel(b"%d" % number))
+    until(lambda: len(list(spool.glob("*.report"))) == 4)
+    real = Path.write_bytes
+
+    def full(path: Path, data: bytes) -> int:
+        if len(list(spool.glob("*.report"))) >= 4:
+            raise OSError(28, "No space left on device")
+        return real(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+
+
+def test_a_full_disk_costs_no_report_while_memory_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = nobody()
+    sender = make(tmp_path, url, first_s=0.05)
+    on_a_full_disk(sender, tmp_path / "spool", monkeypatch)
+    for number in range(4, 24):
+        sender.put(Parcel(b"%d" % number))
+        time.sleep(0.01)
+    tries = sender.failures["unreachable"]
+    until(lambda: sender.failures["unreachable"] > tries + 1)
+    assert (sender.lost(), sender.waiting_count()) == ({}, 24)
+    server = Server(int(url.rpartition(":")[2]))
+    try:
+        until(lambda: sender.waiting_count() == 0)
+        assert server.got == [b"%d" % number for number in range(24)]
+    finally:
+        server.close()
+
+
+def test_a_full_disk_costs_gauges_where_an_event_must_outlive_us_or_memory_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, spool = make(tmp_path, nobody(), first_s=0.05), tmp_path / "spool"
+    on_a_full_disk(sender, spool, monkeypatch)
+    sender.put(Parcel(b"gauge"))
+    sender.put(Parcel(b"event", events=True))
+    until(lambda: any(spool.glob("*-e.report")))
+    assert sender.lost() == {"disk": 2}
+    for number in range(80):
+        sender.put(Parcel(b"%d" % number))
+    until(lambda: sender.waiting_count() == 4 + 64)
+    assert sender.lost() == {"disk": 2 + 80 - 64}
+    assert any(spool.glob("*-e.report"))
+
+
 def test_a_fault_of_the_disk_ends_no_sending(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     sender = make(tmp_path, server.url)
     faults = [RuntimeError("a surprise")]
