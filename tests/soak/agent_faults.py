@@ -69,6 +69,7 @@ def agent_faults(site: Site, judge: Judge, chance: random.Random) -> dict[str, C
         known = set(judge.sequences)
 
         def inject() -> None:
+            site.count_lost()
             before.kill()
             before.wait()
             time.sleep(0.5)  # RestartSec

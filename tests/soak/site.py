@@ -4,9 +4,12 @@ sysfs, of the services and of the disks."""
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import urllib.request
+from collections import Counter
 from pathlib import Path
 
 from tests.agent_node import Node
@@ -99,6 +102,7 @@ class Site(Node):
                 "restart_window_s": 45.0,
             },
         }
+        self.lost: Counter[str] = Counter()  # why -> reports, by the word of the agents that ended
         self.ranks: dict[int, subprocess.Popen[bytes]] = {}
         for rank in range(2):
             self.train(rank)
@@ -164,6 +168,14 @@ class Site(Node):
         """A training process of this rank, anew."""
         words = [sys.executable, "-c", RANK, str(rank), str(self.folder / "beats")]
         self.ranks[rank] = subprocess.Popen(words, stdin=subprocess.DEVNULL)
+
+    def count_lost(self) -> None:
+        """Add what the running agent says it lost, before it ends: a full disk may cost reports, which are counted."""
+        port = re.findall(r"metrics on port (\d+)", self.log())[-1]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10.0) as answer:
+            page = answer.read().decode()
+        for why, count in re.findall(r'^gpuwatch_reports_lost_total\{.*why="(\w+)".*\} ([0-9.e+]+)$', page, re.M):
+            self.lost[why] += int(float(count))
 
     def own_processes(self) -> list[int]:
         """Every process that was started for this node, the training's left out."""
