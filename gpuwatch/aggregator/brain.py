@@ -21,6 +21,7 @@ from gpuwatch.aggregator.journal import Journal
 from gpuwatch.aggregator.lifecycle import RESUMED_BY_SOMEBODY, next_lifecycle
 from gpuwatch.aggregator.maintenance_windows import MaintenanceWindows
 from gpuwatch.aggregator.people import People
+from gpuwatch.aggregator.saga import is_urgent
 from gpuwatch.aggregator.scene import Scene, Stage
 from gpuwatch.aggregator.senses import Senses
 from gpuwatch.aggregator.settings import Settings
@@ -43,7 +44,6 @@ LOG = logging.getLogger("gpuwatch.brain")
 MIN_GAP_S = 0.1  # between two ticks, however often one is asked for
 SHARE = 0.1  # of a core, at most, goes into ticks that nobody asked for; a huge fleet ticks less often …
 LONGEST_S = 5.0  # … but never less often than agents report
-URGENT = frozenset({Health.DEAD, Health.DRIVER_FAILED})
 
 
 class Brain:
@@ -267,7 +267,7 @@ class Brain:
             if action.kind == "ask_approval":
                 continue
             verdict = verdicts.get(action.machine)
-            urgent = verdict is not None and (verdict.health in URGENT or verdict.data_suspect)
+            urgent = verdict is not None and is_urgent(verdict)
             try:
                 self._executor.begin(action, urgent=urgent, soft=verdict is not None and verdict.soft)
             except StoreError as error:

@@ -185,6 +185,7 @@ class Executor:
         """One try at the present step. True if the action went on."""
         action_id = saga.action.action_id
         now = self._now()
+        saga = self._worsened(saga, now)
         step, began = self._began.get(action_id, ("", now))
         if step != saga.step:
             began = now
@@ -210,6 +211,15 @@ class Executor:
             else:
                 result = Failed(str(error))
         return self._take(saga, result, hands)
+
+    def _worsened(self, saga: Saga, now: Moment) -> Saga:
+        """As it stands with what its node has since turned out to be."""
+        verdict = self._reach.scene().verdicts.get(saga.action.machine)
+        worse = s.worsened(saga, verdict, snap_ns(now.unix_ns))
+        if worse is not saga and verdict is not None:
+            self._save(worse, [])
+            LOG.info("%s %s: it is worse by now: %s", saga.action.kind, saga.action.slot, verdict.because)
+        return worse
 
     def _hands(self, saga: Saga, now: Moment, began: Moment) -> Hands:
         return Hands(saga=saga, now=now, began=began, reach=self._reach, scene=self._reach.scene())

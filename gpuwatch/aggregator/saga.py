@@ -11,6 +11,8 @@ import msgspec
 from gpuwatch.model.ledger import ActionStep
 from gpuwatch.model.order import Order
 from gpuwatch.model.plan import Action, Done
+from gpuwatch.model.states import SICK, Health
+from gpuwatch.model.verdict import Verdict
 
 DRAIN, END_JOB, EMPTY = "drain", "end_job", "empty"
 CREATE, JOIN, VALIDATE, ADOPT, RESUME, RELEASE = "create", "join", "validate", "adopt", "resume", "release"
@@ -30,6 +32,8 @@ _ORDERS: dict[tuple[str, str], tuple[str, ...]] = {
     ("restart_job", ""): (END_JOB, ENDED),
     ("resume", ""): (RESUME,),
 }
+_EMPTIED = frozenset({"replace", "reimage", "repair", "drain"})  # actions that begin with a node's jobs
+_URGENT = frozenset({Health.DEAD, Health.DRIVER_FAILED})
 ABOUT_THE_NEW = frozenset({JOIN, VALIDATE, ADOPT, UNDO_CREATE})
 """Steps that are told of the new machine, not of the one that is replaced."""
 
@@ -89,6 +93,27 @@ def passed(saga: Saga, now_unix_ns: int) -> Saga:
         return msgspec.structs.replace(saga, at=saga.at + 1, intended=False, step_unix_ns=now_unix_ns, passed=done)
     outcome = saga.undoing or "done"
     return msgspec.structs.replace(saga, outcome=outcome, step_unix_ns=now_unix_ns, passed=done)
+
+
+def worsened(saga: Saga, verdict: Verdict | None, now_unix_ns: int) -> Saga:
+    """What was begun for a milder fault goes on as the worse one asks that came meanwhile (NVIDIA/NVSentinel#1439): no
+    drain deadline, no waiting for jobs that were left to end by themselves. It never becomes milder.
+    """
+    if verdict is None or verdict.health not in SICK or saga.undoing or saga.action.kind not in _EMPTIED:
+        return saga
+    urgent, soft = saga.urgent or is_urgent(verdict), saga.soft and verdict.soft
+    if (urgent, soft) == (saga.urgent, saga.soft):
+        return saga
+    saga = msgspec.structs.replace(saga, urgent=urgent, soft=soft)
+    if saga.step == EMPTY and not saga.acted and not soft:
+        at = saga.steps.index(END_JOB)
+        return msgspec.structs.replace(saga, at=at, intended=False, step_unix_ns=now_unix_ns)
+    return saga
+
+
+def is_urgent(verdict: Verdict) -> bool:
+    """Whether the node cannot work on, or its results may be wrong."""
+    return verdict.health in _URGENT or verdict.data_suspect
 
 
 def undo(saga: Saga, how: str, because: str, now_unix_ns: int) -> Saga:

@@ -76,6 +76,7 @@ class World:
         self.scheduler.down.add(SLOT)
         self.scheduler.add_job("run.1", (SLOT, "gpu02"))
         self.old_health = Health.DEAD
+        self.old_soft = False
         self.new_health = Health.HEALTHY
         self.new_reports = True
         self.blind = ""
@@ -132,7 +133,7 @@ class World:
         self.boundary(where)
 
     def scene(self) -> Scene:
-        verdicts = {OLD: self._verdict(OLD, self.old_health)}
+        verdicts = {OLD: msgspec.structs.replace(self._verdict(OLD, self.old_health), soft=self.old_soft)}
         for record in self.fleet.machines():
             if record.machine != OLD:
                 verdicts[record.machine] = self._verdict(record.machine, self.new_health)
@@ -419,12 +420,53 @@ def test_a_foreign_drain_is_never_touched(world: World) -> None:
 
 
 def test_a_healthy_job_gets_its_drain_deadline(world: World) -> None:
+    world.old_health = Health.DEGRADED
     world.executor.begin(action(), urgent=False)
     world.rounds(59)
     assert world.scheduler.acted == []
     assert "may go on" in world.executor.waiting["a1"]
     world.rounds(3)
     assert [(job, what) for job, what, _ in world.scheduler.acted] == [("run.1", "requeue")]
+
+
+@pytest.mark.parametrize("kind", ["replace", "drain"])
+@pytest.mark.parametrize(
+    ("health", "killed"), [(Health.DEGRADED, False), (Health.DRIVER_FAILED, False), (Health.DRIVER_FAILED, True)]
+)
+def test_what_gets_worse_on_the_way_goes_on_as_the_worse_one(
+    tmp_path: Path, kind: str, health: Health, killed: bool
+) -> None:
+    """A soft fault lets the job end by itself; a GPU that is lost then does not wait for a job that hangs for ever."""
+    world = World(tmp_path)
+    world.old_health, world.old_soft = Health.DEGRADED, True
+    world.executor.begin(action(kind), soft=True)
+    world.rounds(300)
+    assert world.scheduler.acted == []
+    assert "run.1 is still there" in world.executor.waiting["a1"]
+    world.old_health, world.old_soft = health, False
+    world.round()
+    if killed:
+        world.boot()
+    world.rounds(3)
+    if health is Health.DEGRADED:  # hard, and it may work on: the usual drain deadline
+        assert "may go on for" in world.executor.waiting["a1"]
+        world.old_soft = True
+        world.rounds(65)  # it never becomes milder again
+    assert [(job, what) for job, what, _ in world.scheduler.acted] == [("run.1", "requeue")]
+    world.run_to_the_end()
+    assert world.saga.outcome == "done"
+    assert len(world.cloud.alive(SLOT)) == 1
+    world.store.close()
+
+
+def test_a_drain_deadline_is_not_waited_for_once_the_node_is_dead(world: World) -> None:
+    world.old_health = Health.DEGRADED
+    world.executor.begin(action(), urgent=False)
+    world.rounds(5)
+    assert "may go on" in world.executor.waiting["a1"]
+    world.old_health = Health.DEAD
+    world.rounds(2)
+    assert [what for _, what, _ in world.scheduler.acted] == ["requeue"]
 
 
 def test_a_job_that_still_steps_on_a_sick_node_is_not_ended_early(world: World) -> None:
