@@ -58,11 +58,11 @@ class Source(Protocol):
     def busy(self) -> bool:
         """A reading that was asked for has not come back and is not late yet."""
 
-    def fresh(self) -> bool:
-        """An answer came by itself since the last report."""
+    def fresh_ns(self) -> int | None:
+        """When an answer came by itself that no report has carried yet; None: there is none."""
 
-    def expected_ns(self) -> int | None:
-        """When the next answer is due on its own clock; None where it does not come by itself."""
+    def expected_ns(self, after_ns: int, /) -> int | None:
+        """When the first answer from then on is due on its own clock; None where it does not come by itself."""
 
     def wake_ns(self) -> int:
         """When `tick` has something to do at the latest."""

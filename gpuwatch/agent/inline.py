@@ -164,10 +164,10 @@ class Inline:
     def busy(self) -> bool:
         return self._asked_ns is not None and (self._latest is None or self._latest.status != "hung")
 
-    def fresh(self) -> bool:
-        return False  # it answers only when asked
+    def fresh_ns(self) -> int | None:
+        return None  # it answers only when asked
 
-    def expected_ns(self) -> int | None:
+    def expected_ns(self, _after_ns: int) -> int | None:
         return None
 
     def wake_ns(self) -> int:

@@ -34,6 +34,7 @@ ANSWERS_GATHER_S = 0.002  # sources that were asked together answer almost toget
 URGENT_GAP_S = 0.2  # a storm of urgent readings makes at most five reports a second …
 URGENT_AT_ONCE = 3  # … but so many in a second go at once: a fatal event does not wait for what came just before it
 EARLY, LATE = 0.25, 0.1  # shares of the interval in which a probe's frame makes the report
+LEAST_GAP, MOST_GAP = 0.3, 1.5  # … and between which one report comes, once, so that the next ones have such a frame
 
 
 class Loop:
@@ -175,7 +176,7 @@ class Loop:
 
     def _tick_is_due(self, now: Moment) -> bool:
         early_ns = self._next_ns - int(EARLY * self._interval_ns)
-        if now.monotonic_ns >= early_ns and any(source.fresh() for source in self._sources):
+        if any((at_ns := source.fresh_ns()) is not None and at_ns >= early_ns for source in self._sources):
             return True
         if now.monotonic_ns < self._next_ns:
             return False
@@ -185,9 +186,20 @@ class Loop:
         """A probe's next frame is expected around the end of the interval."""
         early_ns, late_ns = self._next_ns - int(EARLY * self._interval_ns), self._next_ns + self._late_ns()
         return any(
-            (expected := source.expected_ns()) is not None and early_ns <= expected <= late_ns
-            for source in self._sources
+            (expected := source.expected_ns(early_ns)) is not None and expected <= late_ns for source in self._sources
         )
+
+    def _frame_to_join(self, now_ns: int) -> int | None:
+        """When a probe that reads about as often as we report reads next. Once a report is made then, all come with its
+        frames: fresh, and in one waking."""
+        for source in self._sources:
+            at_ns = source.expected_ns(now_ns + int(LEAST_GAP * self._interval_ns))
+            after_ns = None if at_ns is None else source.expected_ns(at_ns + 1)
+            if at_ns is None or after_ns is None or at_ns > now_ns + int(MOST_GAP * self._interval_ns):
+                continue
+            if 1 - EARLY <= (after_ns - at_ns) / self._interval_ns <= 1 + LATE:
+                return at_ns
+        return None
 
     def _late_ns(self) -> int:
         return int(LATE * self._interval_ns)
@@ -210,9 +222,12 @@ class Loop:
         return 0 if len(made) < URGENT_AT_ONCE else min(made[-1] + int(URGENT_GAP_S * NS), made[0] + NS)
 
     def _plan_next(self, now: Moment) -> None:
-        """The second report comes at a random moment, so that a fleet that starts together does not report together."""
+        """The second report comes at a random moment, so that a fleet that starts together does not report together; a
+        probe's second frame does so too."""
         share = self._chance.uniform(0.3, 1.0) if self._first else self._chance.uniform(0.98, 1.02)
         self._next_ns = now.monotonic_ns + int(share * self._interval_ns)
+        frame_ns = self._frame_to_join(now.monotonic_ns)
+        self._next_ns = self._next_ns if frame_ns is None else frame_ns
         self._asked_until_ns = None
 
     def _tell_manager(self, now: Moment) -> None:

@@ -30,6 +30,7 @@ from gpuwatch.errors import GpuwatchError
 from gpuwatch.model.wire import NO_FACTS
 
 MOST_NOTES = 8192
+FIRST_WAITS = 0.3, 1.0  # shares of an interval after the first reading: a fleet that starts together must not march
 ORPHAN_LEAVES_S = 120.0  # a slow call is given its time, as a living agent would give it
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -83,6 +84,7 @@ class _Probe:
         self._failures = 0
         self._took_s = 0.0  # of the reading before
         self._next_ns = self._clock.monotonic_ns()
+        self._share = FIRST_WAITS[0] + (FIRST_WAITS[1] - FIRST_WAITS[0]) * int.from_bytes(os.urandom(2), "big") / 65535
 
     def frame(self) -> Frame:
         """One reading, whatever comes of it."""
@@ -116,14 +118,16 @@ class _Probe:
 
     def _next_in_s(self, took_s: float) -> float:
         """On our own clock; seldomer when reading fails, or is slow twice (once may be us who slept): it can harm."""
-        interval_s = float(self._settings.interval_s)
+        interval_s, self._share = float(self._settings.interval_s) * self._share, 1.0
         if self._failures:
             interval_s *= min(8, 2 ** (self._failures - 1))
         slow_s, self._took_s = min(took_s, self._took_s), took_s
         if slow_s > interval_s / 2:
             interval_s = min(max(interval_s, 4 * slow_s), 12 * interval_s)
         now_ns = self._clock.monotonic_ns()
-        self._next_ns = max(self._next_ns + int(interval_s * 1e9), now_ns + int(interval_s * 5e8))
+        if now_ns > self._next_ns - int(interval_s * 1e8):  # else this one was asked for: its turn is to come
+            self._next_ns += int(interval_s * 1e9)
+        self._next_ns = max(self._next_ns, now_ns + int(interval_s * 5e8))
         return (self._next_ns - now_ns) / 1e9
 
     def _note(self, text: str) -> None:

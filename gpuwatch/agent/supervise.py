@@ -68,9 +68,8 @@ class Probe:
         self._abandoned: Abandoned | None = None
         self._look_ns = 0  # when to look at a stuck one again
         self._latest: Latest | None = None
-        self._urgent = False
-        self._fresh = False
-        self._hurried = False
+        self._urgent = self._hurried = False
+        self._fresh_ns: int | None = None
         self._counts: Counter[str] = Counter()
         record = book.read()
         if record is not None and record.boot_id == boot_id and processes.is_alive(record.pid, record.start_ticks):
@@ -120,14 +119,17 @@ class Probe:
     def busy(self) -> bool:
         return False
 
-    def fresh(self) -> bool:
-        return self._fresh
+    def fresh_ns(self) -> int | None:
+        return self._fresh_ns
 
     def has_more(self) -> bool:
         return False
 
-    def expected_ns(self) -> int | None:
-        return self._due_ns if self._state == "running" and not self._is_hung() else None
+    def expected_ns(self, after_ns: int) -> int | None:
+        if self._state != "running" or self._is_hung():
+            return None
+        every_ns = int(self._interval_s * NS)
+        return self._due_ns + max(0, -(-(after_ns - self._due_ns) // every_ns)) * every_ns
 
     def wake_ns(self) -> int:
         if self._state == "waiting":
@@ -144,7 +146,7 @@ class Probe:
         return self._latest
 
     def take(self) -> tuple[Envelope, bool] | None:
-        self._fresh = False
+        self._fresh_ns = None
         if self._latest is None:
             return None
         return self._latest.envelope(self._latest.facts or NO_FACTS), False
@@ -203,8 +205,7 @@ class Probe:
             return
         self._unpacker = Unpacker()
         self._state, self._mute_ns, self._leaving = "running", None, False
-        # Starting an interpreter and the driver's library may take as long again as a reading may.
-        self._due_ns = now.monotonic_ns + int(self._deadline_s * NS)
+        self._due_ns = now.monotonic_ns + int(self._deadline_s * NS)  # starting may take as long again as a reading
         self._record(killed=False)
 
     def _hear(self, said: bytes, now: Moment) -> None:
@@ -231,7 +232,7 @@ class Probe:
         )
         self._urgent |= frame.urgent or self._hurried
         self._hurried = False
-        self._fresh = True
+        self._fresh_ns = now.monotonic_ns
         self._now_latest(latest)
 
     def _watch(self, now: Moment) -> None:

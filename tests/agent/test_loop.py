@@ -47,7 +47,9 @@ class FakeSource:
     def __init__(self, name: str, *, answered: bool = True) -> None:
         self.name = name
         self.is_answered = answered
-        self.is_busy = self.is_urgent = self.is_fresh = False
+        self.is_busy = self.is_urgent = False
+        self.fresh_at_ns: int | None = None
+        self.every_ns = 5 * NS
         self.more = 0
         self.due_ns: int | None = None
         self.asked = 0
@@ -68,11 +70,13 @@ class FakeSource:
     def busy(self) -> bool:
         return self.is_busy
 
-    def fresh(self) -> bool:
-        return self.is_fresh
+    def fresh_ns(self) -> int | None:
+        return self.fresh_at_ns
 
-    def expected_ns(self) -> int | None:
-        return self.due_ns
+    def expected_ns(self, after_ns: int) -> int | None:
+        if self.due_ns is None:
+            return None
+        return self.due_ns + max(0, -(-(after_ns - self.due_ns) // self.every_ns)) * self.every_ns
 
     def wake_ns(self) -> int:
         return 1 << 62
@@ -81,7 +85,7 @@ class FakeSource:
         return Latest(collector=self.name, status="ok", at_unix_ns=1) if self.is_answered else None
 
     def take(self) -> tuple[Envelope, bool] | None:
-        self.is_fresh = False
+        self.fresh_at_ns = None
         self.more = max(0, self.more - 1)
         return (Envelope(self.name, 1, 0.0, "ok", facts=NO_FACTS), False) if self.is_answered else None
 
@@ -107,8 +111,9 @@ class Bench:
         self.clock = Clock()
         self.begun_ns = self.clock.ns
         self.sent: list[tuple[float, Parcel]] = []
+        self.sources = list[FakeSource](sources)
         self.loop = Loop(
-            sources,
+            self.sources,
             Reporter(WHO, 5.0, self.clock),
             lambda parcel: self.sent.append((self.at_s(), parcel)),
             interval_s=5.0,
@@ -170,12 +175,68 @@ def test_a_frame_near_the_end_of_the_interval_makes_the_report() -> None:
     last_s = bench.sent[-1][0]
     probe.due_ns = bench.begun_ns + int((last_s + 5.2) * NS)
     assert bench.to(last_s + 5.15) == []  # it waits for the frame that is due a little late
-    probe.is_fresh, probe.due_ns = True, None
+    probe.fresh_at_ns, probe.due_ns = bench.clock.ns, None
     assert len(bench.to(last_s + 5.16)) == 1
     last_s = bench.sent[-1][0]
-    probe.is_fresh = True
-    assert bench.to(last_s + 3.6) == []  # too early in the interval
+    assert bench.to(last_s + 3.6) == []
+    probe.fresh_at_ns = bench.clock.ns
+    assert bench.to(last_s + 3.9) == []  # it came too early in the interval
+    probe.fresh_at_ns = bench.clock.ns
     assert len(bench.to(last_s + 3.9)) == 1
+
+
+class ProbeSource(FakeSource):
+    """A source that reads on its own clock, each `every_s` from `first_s` on."""
+
+    def __init__(self, bench_clock: Clock, first_s: float, every_s: float) -> None:
+        super().__init__("nvml")
+        self.clock = bench_clock
+        self.due_ns, self.every_ns = bench_clock.ns + int(first_s * NS), int(every_s * NS)
+
+    def tick(self, now: Moment) -> None:
+        while self.due_ns is not None and self.due_ns <= now.monotonic_ns:
+            self.fresh_at_ns, self.due_ns = self.due_ns, self.due_ns + self.every_ns
+
+    def wake_ns(self) -> int:
+        return self.due_ns or 1 << 62  # as if its pipe were selected on
+
+
+@pytest.mark.parametrize("first_s", [0.05, 0.4, 1.2, 1.6, 2.9, 3.7, 4.4, 4.99])
+def test_wherever_a_probe_reads_its_frames_make_the_reports(first_s: float) -> None:
+    """From the second or third report on: else each report told what the GPUs were almost an interval ago, and every
+    frame woke the loop for nothing."""
+    bench = Bench(FakeSource("host"))
+    probe = ProbeSource(bench.clock, first_s, 5.0)
+    bench.sources.append(probe)
+    times = bench.to(60.0)
+    gaps = [after - before for before, after in pairwise(times)]
+    assert all(1.5 <= gap <= 7.5 for gap in gaps[:2])
+    assert all(gap == pytest.approx(5.0, abs=0.01) for gap in gaps[2:])
+    assert (times[-1] - first_s) % 5.0 == pytest.approx(0.0, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("every_s", "least_s", "most_s"), [(0.1, 3.6, 4.0), (1.0, 3.6, 4.1), (3.0, 3.6, 5.1), (15.0, 3.6, 5.2)]
+)
+def test_a_probe_with_an_interval_of_its_own_does_not_change_how_often_we_report(
+    every_s: float, least_s: float, most_s: float
+) -> None:
+    bench = Bench(FakeSource("host"))
+    bench.sources.append(ProbeSource(bench.clock, 0.7, every_s))
+    times = bench.to(90.0)
+    assert all(least_s <= after - before <= most_s for before, after in pairwise(times[2:])), times
+
+
+def test_a_probe_that_reads_at_another_time_than_before_is_joined_again() -> None:
+    bench = Bench(FakeSource("host"))
+    probe = ProbeSource(bench.clock, 1.0, 5.0)
+    bench.sources.append(probe)
+    bench.to(30.0)
+    assert probe.due_ns is not None
+    probe.due_ns += 2 * NS  # it was started anew
+    gaps = [after - before for before, after in pairwise(bench.to(70.0))]
+    assert all(1.5 <= gap <= 7.5 for gap in gaps[:2])
+    assert all(gap == pytest.approx(5.0, abs=0.01) for gap in gaps[2:])
 
 
 def test_a_frame_that_does_not_come_is_waited_for_only_a_little() -> None:

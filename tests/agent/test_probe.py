@@ -17,6 +17,7 @@ from gpuwatch.agent import probe
 from gpuwatch.agent.child import NOTE_BYTES
 from gpuwatch.agent.frames import Frame, Unpacker
 
+NS = 10**9
 Start = Callable[..., subprocess.Popen[bytes]]
 
 
@@ -92,9 +93,24 @@ def test_what_fails_is_told_and_tried_again_less_often(start: Start) -> None:
 def test_it_reads_seldomer_where_that_is_slow_twice_and_not_where_it_slept_once(note: int) -> None:
     collector = probe.leaf("nvml")
     child = probe._Probe(collector, collector.settings(interval_s=5.0), note)
-    due_s = [child._next_in_s(took_s) for took_s in (20.0, 0.1, 20.0)]
-    assert due_s == [pytest.approx(seconds, abs=0.5) for seconds in (5, 10, 15)]
-    assert child._next_in_s(20.0) > 60.0  # twelve intervals at most
+    assert 1.4 <= child._next_in_s(0.1) <= 5.1  # the first: each child of a fleet another time
+
+    def next_in_s(took_s: float) -> float:
+        child._next_ns = time.monotonic_ns()
+        return child._next_in_s(took_s)
+
+    assert [next_in_s(took_s) for took_s in (20.0, 0.1, 20.0)] == [pytest.approx(5, abs=0.5)] * 3
+    assert next_in_s(20.0) == pytest.approx(60.0, abs=0.5)  # twelve intervals at most
+
+
+def test_a_reading_that_was_asked_for_does_not_put_off_the_one_whose_turn_it_is(note: int) -> None:
+    collector = probe.leaf("nvml")
+    child = probe._Probe(collector, collector.settings(interval_s=5.0), note)
+    child._next_in_s(0.1)
+    child._next_ns = time.monotonic_ns() + 4 * NS
+    assert child._next_in_s(0.1) == pytest.approx(4, abs=0.5)
+    child._next_ns = time.monotonic_ns() + 1 * NS
+    assert child._next_in_s(0.1) == pytest.approx(2.5, abs=0.5)  # but not at once again
 
 
 def test_a_node_without_gpus_needs_no_child(start: Start, tmp_path: Path) -> None:

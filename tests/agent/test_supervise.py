@@ -160,11 +160,11 @@ def test_an_answer_is_passed_on_as_it_is(bench: Bench) -> None:
     latest = bench.probe.latest()
     assert latest is not None
     assert (latest.status, latest.facts) == ("ok", msgspec.Raw(b"\x90"))
-    assert bench.probe.fresh()
+    assert bench.probe.fresh_ns() == bench.now().monotonic_ns
     taken = bench.probe.take()
     assert taken is not None
     assert bytes(taken[0].facts) == b"\x90"
-    assert not bench.probe.fresh()
+    assert bench.probe.fresh_ns() is None
     assert bench.probe.urgent()  # its first answer is news
     assert not bench.probe.urgent()
 
@@ -190,7 +190,18 @@ def test_a_hung_report_says_since_when_where_and_what_it_waits_for(bench: Bench)
         "child state D, wait channel nvidia_ioctl"
     )
     assert bench.probe.urgent()
-    assert bench.probe.expected_ns() is None
+    assert bench.probe.expected_ns(0) is None
+
+
+def test_the_next_readings_are_expected_on_its_own_clock(bench: Bench) -> None:
+    assert bench.probe.expected_ns(0) is not None
+    bench.at(2)
+    bench.say()
+    first_ns = bench.probe.expected_ns(0)
+    assert first_ns is not None
+    assert bench.probe.expected_ns(first_ns) == first_ns
+    assert bench.probe.expected_ns(first_ns + 1) == first_ns + 5 * NS
+    assert bench.probe.expected_ns(first_ns + 11 * NS) == first_ns + 15 * NS
 
 
 def test_a_call_that_returns_late_is_an_answer_again(bench: Bench) -> None:
