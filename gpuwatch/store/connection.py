@@ -6,6 +6,8 @@ import sqlite3
 from pathlib import Path
 from urllib.parse import quote
 
+from gpuwatch.store.lock import real
+
 BUSY_MS = 5_000
 
 
@@ -23,6 +25,7 @@ def to_read(path: Path) -> sqlite3.Connection:
     Beside a running aggregator SQLite reads its write-ahead log. Where none lies there, nobody writes: the file is
     then read as it is, because SQLite would want to make files beside it.
     """
+    path = real(path)
     rest = "" if path.with_name(f"{path.name}-wal").exists() else "&immutable=1"
     address = f"file:{quote(str(path.absolute()))}?mode=ro{rest}"
     return sqlite3.connect(address, uri=True, timeout=BUSY_MS / 1e3, check_same_thread=False, isolation_level=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -10,7 +11,11 @@ from gpuwatch.errors import StoreError
 
 
 def hold(path: Path) -> int:
-    """Hold `<file>.lock` for as long as this process lives; the kernel lets go of it even after kill -9."""
+    """Hold `<file>.lock` for as long as this process lives; the kernel lets go of it even after kill -9.
+
+    Beside the file itself, whatever link leads there: SQLite too keeps what belongs to it there.
+    """
+    path = real(path)
     lock_path = path.with_name(path.name + ".lock")
     try:
         fd = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -22,7 +27,7 @@ def hold(path: Path) -> int:
         ) from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         holder = os.read(fd, 32).decode(errors="replace").strip() or "unknown"
         os.close(fd)
         raise StoreError(
@@ -30,6 +35,22 @@ def hold(path: Path) -> int:
             why=f"process {holder} holds {lock_path}",
             next_step="stop that one first; two aggregators would make two machines for one",
         ) from None
-    os.ftruncate(fd, 0)
-    os.write(fd, f"{os.getpid()}\n".encode())
+    except OSError as error:
+        os.close(fd)
+        raise StoreError(
+            f"{lock_path} cannot be locked",
+            why=str(error),
+            next_step="keep the ledger on a local disk: a second aggregator would not be noticed here",
+        ) from error
+    with contextlib.suppress(OSError):  # a full disk costs the note, not the lock
+        os.ftruncate(fd, 0)
+        os.write(fd, f"{os.getpid()}\n".encode())
     return fd
+
+
+def real(path: Path) -> Path:
+    """The file itself. Raises `StoreError` for a link that leads to itself."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError) as error:
+        raise StoreError(f"{path} leads nowhere", why=str(error), next_step="name the ledger's file itself") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sqlite3
@@ -207,6 +208,44 @@ def test_a_second_aggregator_is_refused_and_a_reader_is_not(path: Path) -> None:
     Store(path).lines()
     first.close()
     Store(path, sole=True).close()
+
+
+def test_a_ledger_behind_a_link_is_the_same_ledger(path: Path, tmp_path: Path) -> None:
+    """SQLite keeps its write-ahead log beside the file itself: who looks beside the link takes it for an idle one."""
+    first = Store(path, sole=True)
+    first.append([note(1)])
+    for number, folder in enumerate((tmp_path / "links", tmp_path)):
+        folder.mkdir(exist_ok=True)
+        link = folder / f"link-{number}.db"
+        link.symlink_to(path)
+        with pytest.raises(StoreError, match="another aggregator"):
+            Store(link, sole=True)
+        assert len(Store(link, reads_only=True).lines()) == 1
+    (tmp_path / "folder").symlink_to(path.parent)
+    with pytest.raises(StoreError, match="another aggregator"):
+        Store(tmp_path / "folder" / path.name, sole=True)
+    first.close()
+
+
+def test_a_lock_that_cannot_be_had_is_not_another_aggregator(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(_fd: int, _how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("gpuwatch.store.lock.fcntl.flock", no_locks)
+    with pytest.raises(StoreError, match="cannot be locked") as refusal:
+        Store(path, sole=True)
+    assert "No locks available" in refusal.value.why
+
+
+def test_a_full_disk_keeps_nobody_from_the_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_fd: int, _data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("gpuwatch.store.lock.os.write", full)
+    held = Store(path, sole=True)
+    with pytest.raises(StoreError, match="another aggregator"):
+        Store(path, sole=True)
+    held.close()
 
 
 def test_a_closed_ledger_takes_nothing_more(path: Path) -> None:
