@@ -111,7 +111,7 @@ def test_a_lost_gpu_and_a_hung_driver_are_told_while_the_rest_goes_on(node: Node
     hung = envelope_of(report, "nvml")
     assert hung is not None
     assert hung.reason is not None
-    assert re.search(r"in nvml\w+ of GPU 0; child state [SR], wait channel \w+", hung.reason)
+    assert re.search(r"in nvml\w+ of GPU \d; child state [SR], wait channel \w+", hung.reason)
     sequence = report.sequence
     aggregator.wait(lambda report: report.sequence > sequence + 5)  # it goes on
     with (node.folder / "kernel.log").open("a") as log:
