@@ -16,6 +16,7 @@ import msgspec
 
 from gpuwatch.clock import SystemClock
 from gpuwatch.collectors import Collector, Hung, Reading, Sample, Unsupported
+from gpuwatch.errors import ProbeError
 from gpuwatch.model.facts.infiniband import InfinibandFacts, RdmaPort
 from gpuwatch.sdk.errand import Errands
 from gpuwatch.sdk.file_look import Look, look_together
@@ -64,6 +65,8 @@ class _Reader:
         if not found and not self._settings.expected and not self._history.absent(set(), self._clock.unix_ns()):
             raise Unsupported("no RDMA device on this node")
         looks = self._look(found or [])
+        if found and (why := next(iter(looks.values())).unasked) and all(seen.unasked for seen in looks.values()):
+            raise ProbeError("no RDMA device could be looked at", why=why)
         gaps: dict[str, str] = {}
         ports: list[RdmaPort] = []
         keys: set[str] = set()

@@ -61,7 +61,10 @@ class _Reader:
             deadline_s=self._settings.deadline_s,
             most_bytes=MOST_BYTES_A_FILE,
         )
-        gaps = {f"devices.{pci}": seen.hung for pci, seen in looks.items() if seen.hung}
+        unasked = [seen.unasked for seen in looks.values()]
+        if unasked and all(unasked) and not gone:  # what is gone is known without
+            raise ProbeError("no device on the PCI bus could be looked at", why=unasked[0])
+        gaps = {f"devices.{pci}": why for pci, seen in looks.items() if (why := seen.hung or seen.unasked)}
         gaps |= {f"devices.{pci}": "it does not say what it is" for pci in self._bus.unreadable[:MOST_GAPS]}
         devices = [self._device(function, looks[function.pci]) for function in functions]
         for pci, before, earlier in gone:

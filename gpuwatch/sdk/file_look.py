@@ -31,6 +31,7 @@ class Look(msgspec.Struct, frozen=True):
     errors: dict[str, str]  # path -> why not
     hung: str = ""  # not empty: the kernel did not answer, for this reason; nothing of it is known
     since_unix_ns: int | None = None
+    unasked: str = ""  # not empty: nobody looked, for this reason; nothing of it is known
 
     def text(self, path: str) -> str | None:
         """One line, as text. None: not readable, empty, or not text."""
@@ -99,6 +100,7 @@ def look_together(
                 subject: Look(
                     {path: seen.contents[path] for path in paths if path in seen.contents},
                     {path: seen.errors[path] for path in paths if path in seen.errors},
+                    unasked=seen.unasked,
                 )
                 for subject, paths in wanted.items()
             }
@@ -108,9 +110,9 @@ def look_together(
 def read_out(outcome: Outcome, paths: Sequence[str]) -> Look:
     """Take apart what `head` printed. The files come in the order in which they were asked for."""
     if not outcome.answered:
-        hung = outcome.reason if outcome.status in ("late", "stuck") else ""
-        errors = {} if hung else dict.fromkeys(paths, outcome.reason)
-        return Look({}, errors, hung, outcome.since_unix_ns)
+        if outcome.status in ("late", "stuck"):
+            return Look({}, {}, outcome.reason, outcome.since_unix_ns)
+        return Look({}, dict.fromkeys(paths, outcome.reason), unasked=outcome.reason)
     errors = _errors(outcome.err.decode("utf-8", "replace"), paths)
     contents: dict[str, bytes] = {}
     at = 0

@@ -15,6 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from gpuwatch.collectors import Hung, Unsupported, infiniband
+from gpuwatch.errors import ProbeError
 from gpuwatch.model.facts.infiniband import InfinibandFacts, RdmaPort
 from gpuwatch.sdk.file_look import look_together
 from gpuwatch.sdk.rdma_files import Complaints, PortSays
@@ -310,6 +311,17 @@ def test_our_own_reading_makes_the_kernel_complain(tree: Tree, tmp_path: Path, m
     flooded, other = after.read().facts.ports
     assert (flooded.state, flooded.counters) == ("active", {})
     assert other.counters
+
+
+def test_where_nobody_could_look_nothing_is_known_of_the_ports(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tool that is missing proves neither that a port is down nor that it is up again."""
+    reader = tree.reader()
+    assert reader.read().facts.ports[0].state == "active"
+    monkeypatch.setattr("gpuwatch.sdk.errand.FOLDERS", ())
+    with pytest.raises(ProbeError, match="could be looked at"):
+        reader.read()
+    monkeypatch.undo()
+    assert reader.read().facts.ports[0].state == "active"
 
 
 def test_a_device_that_does_not_answer_hides_no_other(tree: Tree) -> None:

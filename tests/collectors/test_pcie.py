@@ -211,6 +211,21 @@ def test_it_came_back(tree: Tree) -> None:
     assert not one(reader).gone
 
 
+def test_where_nobody_could_look_nothing_is_known_of_the_links(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tool that is missing proves neither that a link is bad nor that it is good again; what is gone is gone."""
+    tree.add("0000:10:00.0")
+    folder = tree.add()
+    reader = tree.reader()
+    assert [device.width for device in reader.read().facts.devices] == [16, 16]
+    monkeypatch.setattr("gpuwatch.sdk.errand.FOLDERS", ())
+    with pytest.raises(ProbeError, match="could be looked at"):
+        reader.read()
+    shutil.rmtree(folder)
+    reading = reader.read()
+    assert [(device.pci, device.gone) for device in reading.facts.devices] == [("0000:10:00.0", False), (ADDRESS, True)]
+    assert list(reading.gaps) == ["devices.0000:10:00.0"]
+
+
 def test_a_device_that_keeps_its_reader_waiting_hides_no_other(tree: Tree) -> None:
     tree.add("0000:10:00.0")
     folder = tree.add()
