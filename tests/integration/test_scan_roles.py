@@ -37,7 +37,7 @@ gpus = 8
 [pools.p.policy]
 hold_off_s = 0
 """
-XID_79 = "kernel: [ 1000.0] NVRM: Xid (PCI:0000:29:00): 79, pid=1234, name=python, GPU has fallen off the bus.\n"
+XID_79 = "kernel: [    1.0] NVRM: Xid (PCI:0000:29:00): 79, pid=1234, name=python, GPU has fallen off the bus.\n"
 
 
 def acting(settings: Settings) -> Settings:

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from gpuwatch.scan.apart import apart
 from gpuwatch.sdk import processes
 from gpuwatch.wiring import scan
 
-XID = "Nov 30 15:00:00 gpu-001 kernel: [ 1234.500000] NVRM: Xid (PCI:0000:29:00): {}, pid=1234, name=python\n"
+XID = "{:%b %e %H:%M:%S} gpu-001 kernel: [ 1234.500000] NVRM: Xid (PCI:0000:29:00): {}, pid=1234, name=python\n"
 
 
 class Machine:
@@ -130,16 +131,21 @@ def test_a_missing_gpu_is_critical_where_the_number_is_known(
 
 
 @pytest.mark.parametrize(("xid", "code"), [(79, 2), (31, 0), (48, 2)])
-def test_the_kernel_log_of_this_boot(machine: Machine, capsys: pytest.CaptureFixture[str], xid: int, code: int) -> None:
+@pytest.mark.parametrize("this_boot", [True, False])
+def test_the_kernel_log_of_this_boot(
+    machine: Machine, capsys: pytest.CaptureFixture[str], this_boot: bool, xid: int, code: int
+) -> None:
     first = scanned(machine, capsys)
     assert first[0] == 0
+    ago_s = 1.0 if this_boot else time.monotonic() + 7200.0
+    at = datetime.fromtimestamp(time.time() - ago_s)
     with (machine.folder / "kernel.log").open("a") as log:
-        log.write("Nov 30 15:00:00 gpu-001 kernel: [ 1000.0] Linux version 6.1\n" + XID.format(xid))
+        log.write(f"{at:%b %e %H:%M:%S} gpu-001 kernel: [ 1000.0] Linux version 6.1\n" + XID.format(at, xid))
     machine.kernel_log["path"] = str(machine.folder / "kernel.log")
     got, found = scanned(machine, capsys)
     assert [event["xid"] for event in found["events"]] == [xid]
-    events_of_now = [event for event in found["events"] if event["boot_id"] == "boot-of-the-test"]
-    assert got == (code if events_of_now else 0)
+    assert [event["boot_id"] for event in found["events"]] == ["boot-of-the-test" if this_boot else "earlier"]
+    assert got == (code if this_boot else 0)
 
 
 def test_a_driver_that_does_not_start_is_critical(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
