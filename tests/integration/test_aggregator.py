@@ -301,7 +301,7 @@ def test_the_json_pages(centre: Aggregator) -> None:
     assert float(money["unpriced_node_hours"]) > 0  # no price was given: unknown, not 0 dollars
     fleet = client.json("/api/v1/fleet")
     assert [node["health"] for node in fleet["nodes"]] == ["healthy", "unseen", "unseen", "unseen"]
-    assert fleet["headline"]["state"] == "None of 4 nodes is sick."
+    assert fleet["headline"]["state"] == "None of 4 nodes is sick; 3 not known to be well."
 
 
 def test_orders_need_the_operators_token_and_are_written_down(centre: Aggregator, tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ def test_the_page_says_its_sentence_without_a_script_and_escapes_names(centre: A
     assert status == 200
     assert "&lt;b&gt;alpha&lt;/b&gt;" in page
     assert "<b>alpha</b>" not in page
-    assert "None of 4 nodes is sick." in page
+    assert "None of 4 nodes is sick; 4 not known to be well." in page
     assert "default-src 'none'" in headers["content-security-policy"]
     assert "http://" not in page.replace("http://www.w3.org", "")  # it asks nobody else
     assert "https://" not in page
