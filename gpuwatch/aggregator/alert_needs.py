@@ -18,6 +18,7 @@ _WORDS = {
     "job": "{who} waits for a job that gpuwatch may not end",
     "approval": "{who} waits for your approval",
     "failed": "an action on {who} failed",
+    "unused": "a machine of {who} is paid for and does nothing",
     "budget": "{who} must wait: as many nodes of pool {pool} are out as may be",
     "domain": "{who} must wait: as many nodes of its failure domain are out as may be",
     "inspector": "{who} waits: the plan was refused on inspection",

@@ -22,13 +22,13 @@ from gpuwatch.model.incident import Incident
 from gpuwatch.model.ledger import ActionStep, HoldNoted, LedgerLine
 from gpuwatch.model.plan import Action, Hold
 from gpuwatch.model.policy import Mode, Policy
-from gpuwatch.model.states import OUT
+from gpuwatch.model.states import OUT, Health, Lifecycle
 
 KINDS = ("hold", "action_step")
-JOB, APPROVAL, FAILED = "job", "approval", "failed"
+JOB, APPROVAL, FAILED, UNUSED = "job", "approval", "failed", "unused"
 OF_POOL = frozenset({"budget", "domain", "group_owner", "inspector"})
 """Holds whose cause is one for the whole pool: one need, however many nodes wait."""
-PASSING_S = {"budget": 300.0, "domain": 300.0}
+PASSING_S = {"budget": 300.0, "domain": 300.0, UNUSED: 1800.0}
 """What may pass by itself, since a node that is out may soon be back: a need only after so long."""
 OF_NODE = frozenset(
     ("person", "attempts", "quarantined", "expired", "drained", "job_action", "drain_unknown", "repair_unproven")
@@ -119,6 +119,7 @@ class Needs:
         self._moved: dict[str, int] = {}  # fault -> its last step
         self._apply(ledger.lines_of(*KINDS))
         self._standing: Standing[tuple[str, str], Need] = Standing(LINGER_S)
+        self._first: dict[tuple[str, str], int] = {}  # when it was first told, of what has no date of its own
         self._made_ns: int | None = None
         self._needs: tuple[Need, ...] = ()
 
@@ -141,6 +142,7 @@ class Needs:
         found = [*self._jobs(scene, sagas), *_asked(scene), *self._holds(scene)]
         named = {fault for need in found for fault in need.faults}
         found += [need for need in self._failures(sagas) if need.fault not in named]
+        found += self._unused(scene, sagas)
         moving = {saga.action.fault for saga in sagas if not saga.outcome}
         standing = self._standing.look(
             {need.key(): need for need in reversed(found)},
@@ -148,6 +150,7 @@ class Needs:
             after_s=lambda key: PASSING_S.get(key[0], 0.0),
             over=lambda key: key[1] in moving or self._closed(key[1]),
         )
+        self._first = {need.key(): self._first.get(need.key(), self._clock.unix_ns()) for need in standing}
         return tuple(sorted(map(self._dated, standing), key=lambda need: (need.since_unix_ns, need.key())))
 
     def _jobs(self, scene: Scene, sagas: Iterable[Saga]) -> Iterable[Need]:
@@ -167,6 +170,25 @@ class Needs:
             if saga.outcome == FAILED and not self._closed(fault):
                 words = f"{saga.action.kind.replace('_', ' ')} failed: {saga.because}"
                 yield _need(FAILED, saga.action, words)
+
+    def _unused(self, scene: Scene, sagas: Iterable[Saga]) -> Iterable[Need]:
+        """Machines that are paid for, and that nobody has put to work: what a replacement left behind (Azure's
+        CycleCloud, ParallelCluster), or what another hand has started."""
+        busy = {saga.action.slot for saga in sagas if not saga.outcome}
+        for view in scene.views.values():
+            watched = self._policies.get(view.pool, Policy()).mode in _WATCHING
+            paid = view.cloud is not None and view.cloud.state in ("running", "starting")
+            idle = view.lifecycle is Lifecycle.PROVISIONING and view.slot not in busy
+            well = scene.health(view.machine) == Health.HEALTHY
+            if idle and paid and not watched and (well or not view.fills_slot):
+                why = "the scheduler gives it no work" if view.fills_slot else "another machine fills that slot"
+                yield Need(
+                    reason=UNUSED,
+                    pool=view.pool,
+                    because=f"{view.machine} of {view.slot} is paid for, and {why}",
+                    slots=(view.slot,),
+                    machine=view.machine,
+                )
 
     def _holds(self, scene: Scene) -> Iterable[Need]:
         of_pool: dict[tuple[str, str], list[Hold]] = {}
@@ -200,7 +222,7 @@ class Needs:
         ]
         moved = [self._moved[fault] for fault in need.faults if fault in self._moved]
         opened = [found.detected_unix_ns for fault in need.faults if (found := self._book.get(fault)) is not None]
-        since = min(held, default=0) or max(moved, default=0) or min(opened, default=0) or self._clock.unix_ns()
+        since = min(held, default=0) or max(moved, default=0) or min(opened, default=0) or self._first[need.key()]
         return msgspec.structs.replace(need, since_unix_ns=since)
 
     def _apply(self, lines: Iterable[LedgerLine]) -> None:

@@ -28,6 +28,8 @@ def unblock(need: Need, *, policy: Policy, scheduler: str, url: str) -> str:
             )
         case "expired":
             return "; ".join(_ours("clear", slot, url) for slot in need.slots[:MOST_SLOTS])
+        case "unused":
+            return f"# release {shlex.quote(need.machine)} in the cloud, or let the scheduler have it as {_node(need)}"
         case "job_action":
             return _run(need, slurm=slurm)
         case "person" | "attempts" | "quarantined" | "drained" | "drain_unknown" | "repair_unproven" if _node(need):

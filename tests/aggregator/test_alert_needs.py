@@ -21,7 +21,7 @@ from gpuwatch.aggregator.unblock import unblock
 from gpuwatch.errors import CloudError, StoreError
 from gpuwatch.model.policy import Policy
 from tests.alerting import desk_of, metrics_of, needs_of
-from tests.fakes_centre import Centre
+from tests.fakes_centre import Agent, Centre
 
 NAME = "GpuwatchPersonNeeded"
 
@@ -211,6 +211,43 @@ def test_a_hold_that_is_gone_for_a_tick_is_no_end_and_one_for_a_tick_no_beginnin
     assert look(400, "slow") == ("slow",)
 
 
+@pytest.mark.parametrize("slot", ["gpu03", "gpu99"])
+def test_a_machine_that_is_paid_for_and_does_nothing_is_told(made: list[Centre], tmp_path: Path, slot: str) -> None:
+    """Beside the one that fills its slot, or in a slot that the scheduler does not know."""
+    centre = settled(made, tmp_path)
+    needs = needs_of(centre)
+    centre.cloud.add("m-left", slot)
+    centre.agents["m-left"] = Agent(slot, "m-left", centre.clock)
+    centre.seconds(5)
+    assert needs.now() == ()
+    for _ in range(31):
+        centre.seconds(60)
+        needs.now()
+    (need,) = needs.now()
+    assert (need.reason, need.slots, need.machine) == ("unused", (slot,), "m-left")
+    assert "is paid for, and" in need.because
+    centre.seconds(60)
+    assert needs.now() == (need,), "it began when it began"
+    centre.cloud.set_state("m-left", "gone", "scaled_in")
+    centre.agents["m-left"].speaks = False
+    centre.seconds(120)
+    assert needs.now() == ()
+    assert centre.harm() == []
+
+
+def test_a_new_machine_on_its_way_is_not_called_unused(made: list[Centre], tmp_path: Path) -> None:
+    centre = settled(made, tmp_path, policy="join_deadline_s = 100000")
+    needs = needs_of(centre)
+    centre.new_agents_speak = False
+    centre.agents["m-gpu04"].speaks = False
+    centre.cloud.set_state("m-gpu04", "failed")
+    centre.scheduler.down.add("gpu04")
+    for _ in range(40):
+        centre.seconds(60)
+        assert "unused" not in {need.reason for need in needs.now()}
+    assert centre.executor.open()
+
+
 def test_every_reason_to_hold_is_one_that_needs_a_person_or_one_that_does_not() -> None:
     """A new reason of the planner must be weighed: nobody may wait for a person whom nobody calls."""
     decide = Path(__file__).resolve().parents[2] / "gpuwatch" / "decide"
@@ -224,7 +261,7 @@ def test_every_reason_to_hold_is_one_that_needs_a_person_or_one_that_does_not() 
 SCHEDULERS = ("slurm", "local")
 
 
-@pytest.mark.parametrize("reason", sorted({*OF_NODE, *OF_POOL, "job", "approval", "failed", "something new"}))
+@pytest.mark.parametrize("reason", sorted({*OF_NODE, *OF_POOL, "job", "approval", "failed", "unused", "something new"}))
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @pytest.mark.parametrize("slot", ["gpu01", "run:opt"])
 def test_every_reason_has_a_next_step(reason: str, scheduler: str, slot: str) -> None:

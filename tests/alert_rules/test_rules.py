@@ -71,7 +71,7 @@ def test_each_kind_of_incident_has_a_page_and_each_page_is_listed() -> None:
 def test_the_page_of_who_waits_names_every_reason() -> None:
     text = BOOKS[alert_needs.NAME].read_text()
     assert {
-        reason for reason in (*OF_NODE, *OF_POOL, "job", "approval", "failed") if f"`{reason}`" not in text
+        reason for reason in (*OF_NODE, *OF_POOL, "job", "approval", "failed", "unused") if f"`{reason}`" not in text
     } == set()
 
 
