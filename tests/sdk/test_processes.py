@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -28,6 +29,8 @@ def test_a_child_waits_dies_once_and_is_gone_as_a_zombie() -> None:
         if "state S" in (text := processes.what_it_waits_for(child.pid)):
             break
     assert "wait channel" in text
+    if os.access(f"/proc/{child.pid}/stack", os.R_OK) and os.geteuid() == 0:
+        assert re.search(r", kernel stack \w+( < \w+)+$", text), text
     processes.kill_once(child.pid, ticks + 1)  # another process with its pid: spared
     assert child.poll() is None
     processes.kill_once(child.pid, ticks)
