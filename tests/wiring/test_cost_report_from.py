@@ -5,6 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import pty
+import subprocess
+import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -235,3 +239,25 @@ def test_a_dump_cannot_steer_the_terminal(dump: str) -> None:
 def test_a_price_is_never_rounded_away(dump: str) -> None:
     made = as_json("--from-sacct", dump, "--usd-per-gpu-hour", "0.0001")
     assert Decimal(made["total"]["usd"]) == Decimal("0.01")
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_who_waits_at_a_terminal_sees_it_go_on_and_nobody_else_gets_a_bar(watched: bool) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "gpuwatch", "cost-report", "--from-sacct", "-", "--tz", "UTC"],
+            input=EXAMPLE.encode(),
+            stdout=subprocess.PIPE,
+            stderr=theirs if watched else subprocess.PIPE,
+            env=os.environ | {"TERM": "xterm"},
+            check=True,
+            timeout=60,
+        )
+        os.set_blocking(ours, False)
+        seen = os.read(ours, 1 << 16) if watched else done.stderr
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert (b" rows " in seen) is watched
+    assert done.stdout.startswith(b"GPU time by state")
