@@ -23,7 +23,7 @@ import msgspec
 
 from gpuwatch.agent.child import NOTE_BYTES
 from gpuwatch.agent.frames import Frame, packed
-from gpuwatch.agent.memory import settle
+from gpuwatch.agent.memory import settle, tidy_at
 from gpuwatch.clock import SystemClock
 from gpuwatch.collectors import Collector, Reader, Unsupported
 from gpuwatch.errors import GpuwatchError
@@ -55,7 +55,7 @@ def main(source: str) -> int:
     collector = leaf(source)
     settings = msgspec.convert(orders["settings"], collector.settings)
     probe = _Probe(collector, settings, orders["note"])
-    first = True
+    count = 0
     while True:
         frame = probe.frame()
         try:
@@ -66,9 +66,10 @@ def main(source: str) -> int:
             return 0  # nothing to watch: do not sit here; the agent looks again now and then
         if probe.is_spent():
             return 0  # the agent starts another one
-        if first:
+        count += 1
+        if count == 1:
             settle()
-            first = False
+        tidy_at(count)
         if not _goes_on(news, frame.next_in_s):
             return 0
 

@@ -19,7 +19,7 @@ from gpuwatch.agent.child import System
 from gpuwatch.agent.identity import identify
 from gpuwatch.agent.inline import Inline
 from gpuwatch.agent.loop import Loop
-from gpuwatch.agent.memory import one_arena, tidy
+from gpuwatch.agent.memory import one_arena, tidy, tidy_at
 from gpuwatch.agent.metrics import EventCounts, Page
 from gpuwatch.agent.orders import OrderFile
 from gpuwatch.agent.release import ReleaseFile
@@ -191,6 +191,7 @@ class _Agent:
             log.info("%s: on", name)
 
     def _put(self, parcel: Parcel) -> None:
+        tidy_at(self._reporter.sequence)
         if self._sender is not None:
             self._sender.put(parcel)
 
