@@ -1,13 +1,10 @@
-"""A source that is read inside the agent, in a thread of its own: one that blocks all the same blocks nobody else.
+"""A source that is read inside the agent, by a crew of threads: one that blocks all the same blocks nobody else.
 
 Gauges are replaced by each reading. Events (facts that have `events`) are kept until a report has taken them.
 """
 
 from __future__ import annotations
 
-import logging
-import queue
-import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
@@ -16,14 +13,13 @@ from typing import Any
 import msgspec
 
 from gpuwatch.agent.answers import Latest
+from gpuwatch.agent.crew import Crew
+from gpuwatch.agent.reading import Answer, Readings
 from gpuwatch.clock import Clock
-from gpuwatch.collectors import Collector, Hung, Reader, Unsupported
-from gpuwatch.errors import GpuwatchError
+from gpuwatch.collectors import Collector
 from gpuwatch.model.moment import Moment
 from gpuwatch.model.wire import NO_FACTS, Envelope
 from gpuwatch.sdk.processes import thread_waits_for
-
-log = logging.getLogger(__name__)
 
 NS = 10**9
 MAX_EVENTS_A_REPORT = 250  # each up to almost two kilobytes; a report may have a megabyte, and training needs half
@@ -39,15 +35,8 @@ NEVER_NS = 1 << 62
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class _Answer(msgspec.Struct):
-    latest: Latest
-    urgent: bool = False
-    more: bool = False
-    ask: tuple[str, ...] = ()
-
-
 class Inline:
-    """One source in a thread."""
+    """One source of those that a crew reads."""
 
     def __init__(
         self,
@@ -59,25 +48,21 @@ class Inline:
         wake: Callable[[], None],
         state_dir: Path | None = None,
         owner: bool = True,
+        crew: Crew | None = None,
     ) -> None:
-        """`wake` is called from the thread when an answer is there. `state_dir`: what outlives the agent; only its
-        `owner` writes there."""
+        """`wake` is called from a thread when an answer is there. `state_dir`: what outlives the agent; only its
+        `owner` writes there. Without a `crew` that others send off it has one of its own."""
         self.name = name
-        self._leaf = leaf
-        self._settings = settings
-        self._state_dir, self._owner = state_dir, owner
+        self._readings = Readings(name, leaf, settings, clock=clock, state_dir=state_dir, owner=owner)
+        self._own_crew = crew is None
+        self._crew = crew or Crew(wake, clock)
         self._interval_s = float(settings.interval_s)
         self._deadline_s = leaf.deadline_s
         self._has_events = "events" in leaf.facts.__struct_fields__  # type: ignore[attr-defined]
         self._look_ns: int | None = None  # when to look for events though nothing says that there are any
         self._woken = False  # the descriptor asked for the reading that is under way
         self._clock = clock
-        self._wake = wake
-        self._reader: Reader | None = None
         self._ask_file: Callable[[], int] | None = None  # the reader's descriptor, where it has one
-        self._opened_with: Any = None
-        self._asks: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
         self._asked_ns: int | None = None
         self._asked_unix_ns = 0
         self._due_ns = 0
@@ -94,10 +79,11 @@ class Inline:
         self._counts: Counter[str] = Counter()
         self.behind = False  # the last reading left events that can be read at once
         self.on_facts: Callable[[Any], None] | None = None  # told every reading's facts, on the loop's thread
-        self.others: Callable[[str], Any] | None = None  # the last facts of another source, for a reader that joins
         self.on_ask: Callable[[tuple[str, ...]], None] | None = None  # told which other sources should read at once
-        self._thread = threading.Thread(target=self._work, name=f"source-{name}", daemon=True)
-        self._thread.start()
+
+    def meet(self, others: Callable[[str], Any]) -> None:
+        """`others(name)`: the last facts of another source, for a reader that joins them with its own."""
+        self._readings.others = others
 
     def change(self, settings: Any) -> None:
         """Go on with other settings, from the next reading on. What was read and not told yet stays.
@@ -105,15 +91,16 @@ class Inline:
         Where more than the interval is another, the source is opened anew, and a kernel log is read from its beginning
         or its cursor again: to the same ids, but the agent's own counters count it once more.
         """
-        self._settings = settings
+        self._readings.settings = settings
         self._interval_s = float(settings.interval_s)
         self._failures, self._due_ns = 0, 0
         self._look_ns = 0 if self._has_events else None
 
     def tick(self, now: Moment) -> None:
-        """Take what the thread has answered; notice when it is late."""
-        while not self._answers.empty():  # nobody else takes them
-            self._absorb(self._answers.get_nowait(), now)
+        """Take what was answered; notice when it is late."""
+        answers = self._readings.answers
+        while not answers.empty():  # nobody else takes them
+            self._absorb(answers.get_nowait(), now)
         if self._look_ns is not None and now.monotonic_ns >= self._look_ns:
             self._ask(now)
         if self._asked_ns is not None and self.busy() and self._is_late(self._asked_ns, now):
@@ -122,7 +109,7 @@ class Inline:
     def give_up(self, now: Moment) -> None:
         """Nobody waits for it any longer: it is hung unless it has answered."""
         if self._asked_ns is not None and self.busy():
-            waits, waited_s = thread_waits_for(self._thread.native_id or 0), (now.monotonic_ns - self._asked_ns) / NS
+            waits, waited_s = thread_waits_for(self._readings.thread_id), (now.monotonic_ns - self._asked_ns) / NS
             reason = f"no answer for more than {min(waited_s, self._deadline_s):.3g} s; {waits}"
             self._now_latest(
                 Latest(
@@ -205,17 +192,24 @@ class Inline:
         return dict(self._counts)
 
     def close(self) -> None:
-        self._asks.put(False)
+        if self._readings.end():
+            self._crew.ask(self._readings, first=self._has_events)
+            self._begin()
 
     def _ask(self, now: Moment) -> None:
         if self._asked_ns is None:
             self._asked_ns, self._asked_unix_ns = now.monotonic_ns, now.unix_ns
-            self._asks.put(True)
+            self._crew.ask(self._readings, first=self._has_events)
+            self._begin()
 
-    def _absorb(self, answer: _Answer, now: Moment) -> None:
+    def _begin(self) -> None:
+        if self._own_crew:
+            self._crew.send_off()
+
+    def _absorb(self, answer: Answer, now: Moment) -> None:
         latest = answer.latest
         begun_ns, self._asked_ns = self._asked_ns or now.monotonic_ns, None
-        self._ask_file = getattr(self._reader, "fileno", None)
+        self._ask_file = self._readings.descriptor()
         rest_s = REST_S if answer.more else self._chatter_rest_s(now) if self._woken else 0.0
         self._rest_until_ns = now.monotonic_ns + int(rest_s * NS)
         interval_s = self._interval_s
@@ -273,62 +267,6 @@ class Inline:
         self._counts[latest.status] += 1
         self._latest = latest
 
-    def _work(self) -> None:
-        while self._asks.get():
-            self._answers.put(self._read())
-            self._wake()
-        if self._reader is not None:
-            self._reader.close()
-
-    def _opened(self, settings: Any) -> Reader:
-        reader = self._leaf.open(settings)
-        if self._state_dir is not None and hasattr(reader, "keep"):
-            reader.keep(self._state_dir, ours=self._owner)
-        if self.others is not None and hasattr(reader, "meet"):
-            reader.meet(self.others)
-        return reader
-
-    def _read(self) -> _Answer:
-        at_unix_ns, begun_ns = self._clock.unix_ns(), self._clock.monotonic_ns()
-        status: Any = "ok"
-        reason: str | None = None
-        since_unix_ns: int | None = None
-        facts, gaps, urgent, more, abandoned_count = None, {}, False, False, 0
-        ask: tuple[str, ...] = ()
-        try:
-            settings = self._settings
-            if self._reader is not None and not _same_but_interval(settings, self._opened_with):
-                reader, self._reader = self._reader, None
-                reader.close()
-            if self._reader is None:
-                self._reader, self._opened_with = self._opened(settings), settings
-            reading = self._reader.read()
-            facts, gaps, urgent, more = reading.facts, reading.gaps, reading.urgent, reading.more
-            abandoned_count, ask = reading.abandoned_count, reading.ask
-        except Hung as error:
-            status, reason, since_unix_ns = "hung", str(error), error.since_unix_ns
-            abandoned_count = error.abandoned_count
-        except Unsupported as error:
-            status, reason = "unsupported", str(error)
-        except GpuwatchError as error:
-            status, reason = "failed", error.what + (f": {error.why}" if error.why else "")
-        except Exception as error:  # one source's fault must not end the agent
-            log.warning("%s: %s", self.name, error, exc_info=log.isEnabledFor(logging.DEBUG))
-            status, reason = "failed", f"{type(error).__name__}: {error}"
-        took_s = (self._clock.monotonic_ns() - begun_ns) / 1e9
-        latest = Latest(
-            collector=self.name,
-            status=status,
-            at_unix_ns=at_unix_ns,
-            took_s=took_s,
-            reason=reason,
-            since_unix_ns=since_unix_ns,
-            facts=facts,
-            gaps=gaps,
-            abandoned_count=abandoned_count,
-        )
-        return _Answer(latest, urgent, more, ask)
-
 
 def _envelope(latest: Latest) -> Envelope:
     """As it travels. What a file said and no record can hold (a number of 65 bits, half a letter) fails its source, not
@@ -340,7 +278,3 @@ def _envelope(latest: Latest) -> Envelope:
         reason = f"what was read cannot be sent: {type(error).__name__}: {str(error)!a}"
         failed = msgspec.structs.replace(latest, status="failed", reason=reason, gaps={}, facts=None)
         return failed.envelope(NO_FACTS)
-
-
-def _same_but_interval(one: Any, other: Any) -> bool:
-    return bool(msgspec.structs.replace(one, interval_s=other.interval_s) == other)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 
 from gpuwatch.agent.answers import Source
+from gpuwatch.agent.crew import Crew
 from gpuwatch.agent.memory import settle
 from gpuwatch.agent.report import Reporter
 from gpuwatch.agent.sender import Parcel
@@ -30,7 +31,6 @@ log = logging.getLogger(__name__)
 NS = 10**9
 FIRST_REPORT_WAITS_S = 1.5  # for the first answers of all sources; then it says what it has
 ASKED_TOGETHER_S = 0.5  # how long a report waits for the sources that were asked for it
-ANSWERS_GATHER_S = 0.002  # sources that were asked together answer almost together: one look at all of them, not many
 URGENT_GAP_S = 0.2  # a storm of urgent readings makes at most five reports a second …
 URGENT_AT_ONCE = 3  # … but so many in a second go at once: a fatal event does not wait for what came just before it
 EARLY, LATE = 0.25, 0.1  # shares of the interval in which a probe's frame makes the report
@@ -67,6 +67,7 @@ class Loop:
         self._wake_out, self._wake_in = os.pipe()
         os.set_blocking(self._wake_out, False)
         os.set_blocking(self._wake_in, False)
+        self.crew = Crew(self.wake, clock)  # reads what can be read in a thread
         self._stop_reason = ""
         self._begun_ns = clock.monotonic_ns()
         self._next_ns = self._begun_ns
@@ -113,6 +114,7 @@ class Loop:
 
     def turn(self, now: Moment) -> None:
         """One look at everything."""
+        self.crew.tick(now.monotonic_ns)
         for source in self._sources:
             source.tick(now)
             self._urgent |= source.urgent()
@@ -126,7 +128,7 @@ class Loop:
 
     def wait_s(self, now: Moment) -> float:
         """How long nothing needs to be done unless a descriptor says so."""
-        until = [source.wake_ns() for source in self._sources]
+        until = [self.crew.wake_ns(), *(source.wake_ns() for source in self._sources)]
         if self._asked_until_ns is not None:
             until.append(self._asked_until_ns)
         elif self._last_ns is None:
@@ -145,9 +147,9 @@ class Loop:
         by_file = {file: source for source in self._sources if (file := source.fileno()) >= 0}
         for file in by_file:
             poll.register(file, select.POLLIN)
-        ready = poll.poll(self.wait_s(self._now()) * 1000 + 1)
-        if self._asked_until_ns is not None:
-            select.select((), (), (), ANSWERS_GATHER_S)
+        wait_ms = self.wait_s(self._now()) * 1000 + 1
+        self.crew.send_off()
+        ready = poll.poll(wait_ms)
         now = self._now()
         for file, _ in ready:
             if file == self._wake_out:

@@ -95,6 +95,7 @@ class _Agent:
         self._manager.stopping(goodbye.reason)
         for source in self._sources:
             source.close()
+        self._loop.crew.send_off()  # to close their readers
         if self._exporter is not None:
             self._exporter.stop()
         last = self._reporter.make(self._sources, goodbye)
@@ -131,9 +132,17 @@ class _Agent:
                 processes=System(),
                 released=self._release.reason,
             )
-        source = Inline(name, door, settings, clock=self._clock, wake=self._loop.wake, state_dir=self._state_dir)
+        source = Inline(
+            name,
+            door,
+            settings,
+            clock=self._clock,
+            wake=self._loop.wake,
+            state_dir=self._state_dir,
+            crew=self._loop.crew,
+        )
         source.on_facts = self._counts.add
-        source.others = self._facts_of
+        source.meet(self._facts_of)
         source.on_ask = self._hurry
         return source
 

@@ -13,12 +13,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpuwatch.agent import crew
 from gpuwatch.agent.answers import Latest
 from gpuwatch.agent.identity import Identity
+from gpuwatch.agent.inline import Inline
 from gpuwatch.agent.loop import Loop
 from gpuwatch.agent.report import Reporter
 from gpuwatch.agent.sender import Parcel
 from gpuwatch.clock import SystemClock
+from gpuwatch.collectors import Collector, Reading
+from gpuwatch.model.facts.host import HostFacts
 from gpuwatch.model.moment import Moment
 from gpuwatch.model.wire import MAX_REPORT_BYTES, NO_FACTS, Envelope, Report
 from gpuwatch.notify import ServiceManager
@@ -291,6 +295,44 @@ def test_sequence_numbers_and_identity() -> None:
         ("gpu-001", "m-1", "b", "a")
     }
     assert {report.interval_s for report in reports} == {5.0}
+
+
+def test_a_round_of_many_sources_is_two_wakings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One when they are asked and one when they have answered, however many they are."""
+    monkeypatch.setattr(crew, "PATIENCE_NS", 60 * NS)
+    sources, sent, clock = list[Inline](), list[Parcel](), Clock()
+
+    class Reader:
+        def read(self) -> Reading:
+            return Reading(HostFacts(load1=1.0))
+
+        def close(self) -> None:
+            pass
+
+    class Settings(msgspec.Struct, frozen=True):
+        interval_s: float = 5.0
+
+    loop = Loop(
+        sources,
+        Reporter(WHO, 5.0, clock),
+        sent.append,
+        interval_s=5.0,
+        clock=clock,
+        manager=ServiceManager("", ""),
+        status=lambda: "",
+    )
+    leaf = Collector(facts=HostFacts, settings=Settings, open=lambda _: Reader())
+    sources += [
+        Inline(f"source-{number}", leaf, Settings(), clock=clock, wake=loop.wake, crew=loop.crew) for number in range(9)
+    ]
+    for number in range(1, 4):
+        loop.turn(loop._now())
+        assert len(sent) == number - 1  # they are being asked
+        loop._wait()
+        loop.turn(loop._now())
+        assert len(sent) == number
+        clock.ns += 6 * NS
+    assert [source.readings() for source in sources] == [{"ok": 3}] * 9
 
 
 def heard(sock: socket.socket) -> list[str]:

@@ -44,5 +44,5 @@ def test_all_threads_of_an_agent_share_one_arena(node: Node, aggregator: Aggrega
     process = node.start()
     aggregator.wait(status_is("nvml", "ok"))
     aggregator.wait(status_is("host", "ok"))
-    assert len(list(Path(f"/proc/{process.pid}/task").iterdir())) > 4
+    assert len(list(Path(f"/proc/{process.pid}/task").iterdir())) > 2
     assert arenas(process.pid) == []

@@ -1,0 +1,106 @@
+"""The threads that read sources: as a rule one that reads all that are due, one after another; where one of them takes
+long, another thread goes on with the rest. So a source that blocks blocks nobody else, and a round of many sources is
+two wakings, one of the thread and one of the loop, not two for each source.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from gpuwatch.clock import Clock
+
+log = logging.getLogger(__name__)
+
+PATIENCE_NS = 50_000_000  # so long the rest of a lot waits for one that takes long, then it is another thread's
+MOST_IDLE = 2  # threads that wait for work; those that come free beside them end
+NEVER_NS = 1 << 62
+
+
+class Work(Protocol):
+    """Something that may take long."""
+
+    def do(self) -> bool:
+        """Do it. True: the loop must hear of it now, not when the whole lot is done."""
+
+
+class _Hand:
+    """One thread. `lot` is what it has been given and not begun; None: it is free."""
+
+    def __init__(self) -> None:
+        self.lots: queue.SimpleQueue[deque[Work] | None] = queue.SimpleQueue()
+        self.lot: deque[Work] | None = None
+        self.since_ns = 0
+
+
+class Crew:
+    """Used by one thread, the loop's. What is asked for is begun by `send_off`."""
+
+    def __init__(self, wake: Callable[[], None], clock: Clock) -> None:
+        """`wake` is called from the threads."""
+        self._wake = wake
+        self._clock = clock
+        self._hands: list[_Hand] = []
+        self._asked: deque[Work] = deque()
+        self._hired = 0
+
+    def ask(self, work: Work, *, first: bool = False) -> None:
+        """Do this soon; before all others that are asked for now."""
+        if first:
+            self._asked.appendleft(work)
+        else:
+            self._asked.append(work)
+
+    def send_off(self) -> None:
+        """Begin what was asked for. Best just before the loop sleeps: until then it holds the interpreter."""
+        if not self._asked:
+            return
+        hand = next((hand for hand in self._hands if hand.lot is None), None) or self._hire()
+        hand.lot, self._asked, hand.since_ns = self._asked, deque(), self._clock.monotonic_ns()
+        hand.lots.put(hand.lot)
+
+    def tick(self, now_ns: int) -> None:
+        """Ask anew for what stands behind something that takes long; let go who has nothing to do."""
+        for hand in self._hands:
+            while hand.lot and now_ns - hand.since_ns >= PATIENCE_NS:
+                try:
+                    self._asked.append(hand.lot.popleft())
+                except IndexError:
+                    break  # it has just gone on by itself
+        idle = [hand for hand in self._hands if hand.lot is None]
+        for hand in idle[MOST_IDLE:]:
+            self._hands.remove(hand)
+            hand.lots.put(None)
+
+    def wake_ns(self) -> int:
+        """When `tick` has something to do at the latest."""
+        since = [hand.since_ns for hand in self._hands if hand.lot]
+        if self._asked:
+            since.append(self._clock.monotonic_ns())
+        return min(since) + PATIENCE_NS if since else NEVER_NS
+
+    def _hire(self) -> _Hand:
+        self._hired += 1
+        hand = _Hand()
+        self._hands.append(hand)
+        threading.Thread(target=self._work, args=(hand,), name=f"sources-{self._hired}", daemon=True).start()
+        return hand
+
+    def _work(self, hand: _Hand) -> None:
+        while (lot := hand.lots.get()) is not None:
+            while lot:
+                try:
+                    work = lot.popleft()
+                except IndexError:
+                    break  # the rest was taken from us
+                try:
+                    if work.do() and lot:
+                        self._wake()
+                except Exception:
+                    log.exception("a source could not be read")
+            hand.lot = None
+            self._wake()
