@@ -21,6 +21,7 @@ from gpuwatch.decide.stalls import run_verdicts
 from gpuwatch.decide.strongest import RANK, Strongest, pending, strongest
 from gpuwatch.decide.witnesses import Absence, Doubt, absence, doubt, fresh_words, steps_of_others
 from gpuwatch.model.evidence import Evidence, Finding, Unknown
+from gpuwatch.model.facts.nvml import NvmlFacts
 from gpuwatch.model.moment import Moment
 from gpuwatch.model.policy import Policy
 from gpuwatch.model.states import SICK, Health, Lifecycle
@@ -90,6 +91,11 @@ def _missing(view: NodeView) -> str:
     newest_ns = max([source.at_unix_ns for source in view.sources.values()])
     if newest_ns - nvml.at_unix_ns > NVML_FRESH_S * 1e9:
         return f"NVML's last answer is {(newest_ns - nvml.at_unix_ns) / 1e9:.0f} s older than its other facts"
+    if view.expected_gpu_count is None:
+        facts = view.facts.get(NvmlFacts)
+        if facts is not None and facts.init_error is not None and not facts.pci_gpu_count:
+            start = f"NVML does not start (code {facts.init_error}), and nothing says that GPUs are here"
+            return f"{start}; if it has none, set its pool's `gpus` to 0"
     return ""
 
 

@@ -21,7 +21,7 @@ from gpuwatch.model.view import CloudSays, FleetView, NodeView, SchedulerSays
 from gpuwatch.model.wire import Goodbye
 from gpuwatch.registry import leaves
 from gpuwatch.rules import FleetRule, Rule
-from tests.fakes import T0, S, evidence, fleet_view, later, node_view, rank_view, run_view, source
+from tests.fakes import T0, S, evidence, fleet_view, later, node_view, rank_view, run_view, source, with_nvml
 
 ALL: dict[str, Rule[Any] | FleetRule[Any]] = leaves(gpuwatch.rules, "RULE", Rule, FleetRule)
 RULES = {name: (rule, rule.settings()) for name, rule in ALL.items() if isinstance(rule, Rule)}
@@ -234,6 +234,18 @@ def test_missing_is_never_healthy(changes: dict[str, Any], word: str) -> None:
     verdict = one(node_view(**changes))
     assert verdict.health is Health.UNKNOWN
     assert word in verdict.because or any(word in unknown.because for unknown in verdict.unknowns)
+
+
+@pytest.mark.parametrize("pci", [None, 0])
+@pytest.mark.parametrize("code", [9, 12, 18, 28, 999])
+def test_a_driver_that_does_not_start_where_nothing_is_known_of_gpus_is_not_healthy(code: int, pci: int | None) -> None:
+    """No rule can call the driver failed where there may be no GPU at all; nobody may call the node well, either."""
+    view = with_nvml(node_view(expected_gpu_count=None), init_error=code, gpus=(), pci_gpu_count=pci)
+    verdict = one(view)
+    assert verdict.health is not Health.HEALTHY
+    assert verdict.health is Health.UNKNOWN or code == 18  # two versions beside each other are two versions
+    if verdict.health is Health.UNKNOWN:
+        assert "set its pool's `gpus` to 0" in verdict.because
 
 
 def test_a_node_without_gpus_needs_only_to_report() -> None:
