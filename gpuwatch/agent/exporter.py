@@ -23,7 +23,7 @@ MOST_CLIENTS = 8  # at once; the oldest makes room, so that slow ones keep nobod
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
     daemon_threads = True
-    request_queue_size = 128  # of five, a scrape in a crowd was lost and tried again by its kernel a second or more later
+    request_queue_size = 128  # of five, a scrape in a crowd was lost, and tried again by its kernel a second later
 
     def __init__(self, *arguments: Any) -> None:
         self._clients: list[socket.socket] = []  # oldest first
