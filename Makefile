@@ -6,6 +6,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 V := .venv
 PIP := $(V)/bin/python -m pip --disable-pip-version-check -q
 ARGS ?=
+WORKERS ?= 3
 
 .PHONY: demo test lint bench proof golden lock clean components
 
@@ -13,7 +14,7 @@ demo: $(V)/.demo
 	@$(V)/bin/gpuwatch demo $(ARGS)
 
 test: $(V)/.dev components lint
-	$(V)/bin/python -m pytest tests $(ARGS)
+	$(V)/bin/python -m pytest tests -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(V)/.dev
 	$(V)/bin/ruff check .

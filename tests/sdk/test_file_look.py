@@ -68,7 +68,9 @@ def test_a_driver_that_does_not_answer(errands: Errands, tmp_path: Path) -> None
     assert found["good"].number(str(tmp_path / "good")) == 1
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(texts=st.lists(st.binary(max_size=300) | st.just(b"==> /x <==\n"), min_size=1, max_size=4))
 def test_any_bytes_in_any_file(texts: list[bytes], tmp_path: Path) -> None:
     paths = []
