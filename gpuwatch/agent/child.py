@@ -15,6 +15,7 @@ import msgspec
 from gpuwatch.sdk import processes
 
 NOTE_BYTES = 128
+PIPE_BYTES = 1 << 16  # what a pipe holds; more room would be taken from the system and given back each time
 
 
 class Child(Protocol):
@@ -100,7 +101,7 @@ class _ProcessChild:
 
     def read(self) -> bytes:
         try:
-            return os.read(self._out.fileno(), 1 << 18)
+            return os.read(self._out.fileno(), PIPE_BYTES)
         except BlockingIOError:
             return b""
 

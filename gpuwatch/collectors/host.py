@@ -24,6 +24,7 @@ from gpuwatch.sdk.kernel_clock import KernelClock
 from gpuwatch.sdk.kernel_lines import this_boot_id
 from gpuwatch.sdk.mount_probe import MountProbe
 from gpuwatch.sdk.process_states import Processes, States
+from gpuwatch.sdk.small_file import kernel_file
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -158,8 +159,7 @@ class _Reader:
         return None
 
     def _proc(self, name: str) -> str:
-        with Path(f"{self._settings.proc_root}/{name}").open("rb") as file:
-            return file.read(1 << 20).decode("utf-8", "replace")
+        return kernel_file(f"{self._settings.proc_root}/{name}", 1 << 20).decode("utf-8", "replace")
 
 
 def _used_ratio(disk: os.statvfs_result) -> float | None:

@@ -12,6 +12,7 @@ from gpuwatch.sdk.errand import Errands
 from gpuwatch.sdk.kernel_lines import this_boot_id
 from gpuwatch.sdk.mounts import Mount, Room, disk, meant_writable, once
 from gpuwatch.sdk.remembered import Remembered
+from gpuwatch.sdk.small_file import kernel_file
 
 MOST_DISKS, MOST_REMEMBERED = 32, 1_000
 MOST_FSTAB_BYTES = 1 << 20
@@ -76,8 +77,7 @@ class Disks:
 
     def _read_fstab(self) -> str:
         try:
-            with Path(self._fstab).open("rb") as file:
-                return file.read(MOST_FSTAB_BYTES).decode("utf-8", "surrogateescape")
+            return kernel_file(self._fstab, MOST_FSTAB_BYTES).decode("utf-8", "surrogateescape")
         except OSError:
             return ""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 from datetime import datetime
-from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from gpuwatch.faults.event import Event
 from gpuwatch.faults.prefix import Record
+from gpuwatch.sdk.small_file import kernel_file
 
 MAX_LINES = 2000  # about, a reading: a storm of messages must not keep us busy; the rest comes with the next
 LOT_LINES = 256  # about, held at once; see kernel_lots
@@ -60,7 +60,7 @@ def this_boot_id() -> str:
     if given:
         return given
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return kernel_file("/proc/sys/kernel/random/boot_id", 64).decode("ascii", "replace").strip()
     except OSError:
         return ""
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import NamedTuple
 
 from gpuwatch.model.facts.host import Disk
+from gpuwatch.sdk.small_file import kernel_file
 
 LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "reiserfs"})
 IN_MEMORY = ("/dev/shm", "/tmp", "/run")  # a full one stops NCCL and the system
@@ -109,8 +109,7 @@ def _owner(options: frozenset[str]) -> str:
 
 
 def _text(path: str) -> str:
-    with Path(path).open("rb") as file:
-        return file.read(MOST_BYTES).decode("utf-8", "surrogateescape")
+    return kernel_file(path, MOST_BYTES).decode("utf-8", "surrogateescape")
 
 
 def once(mounts: Iterable[Mount]) -> list[Mount]:
