@@ -1,8 +1,8 @@
 """What the operating system says of the node: load, memory, disks, mounts, blocked processes, the clock.
 
-Source: psutil, and /proc where psutil would read far more than is asked. Cheap on purpose and seldom: a node has
-thousands of processes, so their states are looked at each fourth round only. A mount that somebody else serves is asked
-through a small program with a deadline, because a server that is away keeps whoever asks waiting for ever.
+Source: /proc, each file once a round. Cheap on purpose and seldom: a node has thousands of processes, so their states
+are looked at each fourth round only. A mount that somebody else serves is asked through a small program with a
+deadline, because a server that is away keeps whoever asks waiting for ever.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from gpuwatch.sdk.errand import Errands
 from gpuwatch.sdk.kernel_clock import KernelClock
 from gpuwatch.sdk.kernel_lines import this_boot_id
 from gpuwatch.sdk.mount_probe import MountProbe
+from gpuwatch.sdk.node_load import CpuShare, available_bytes, booted_unix_s, memory_bytes
 from gpuwatch.sdk.process_states import Processes, States
 from gpuwatch.sdk.small_file import kernel_file
 
@@ -48,13 +49,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 class _Reader:
     def __init__(self, settings: Settings) -> None:
-        import psutil  # here, not at the top: a node that has this collector off does not pay for it
-
-        self._psutil = psutil
         self._settings = settings
         self._round = -1
         self._states: States | None = None
         self._processes = Processes(settings.proc_root)
+        self._share = CpuShare()
         self._errands = Errands("host")
         self._probe = MountProbe(self._errands, settings.mount_deadline_s)
         self._clock = KernelClock(self._errands)
@@ -76,33 +75,36 @@ class _Reader:
         def known(name: str, source: Callable[[], Any]) -> Any:
             try:
                 return source()
-            except (OSError, ValueError, LookupError, self._psutil.Error) as error:
+            except (OSError, ValueError, LookupError) as error:
                 gaps[name] = f"{type(error).__name__}: {error}"
                 return None
 
-        percent = known("cpu_ratio", self._psutil.cpu_percent)
+        stat = known("cpu_ratio", lambda: self._proc("stat"))
+        busy = None if stat is None else known("cpu_ratio", lambda: self._share.of(stat))
         if self._round == 0:
-            gaps["cpu_ratio"] = "a ratio needs two readings"
-        memory = known("memory_used_bytes", self._psutil.virtual_memory)
+            gaps.setdefault("cpu_ratio", "a ratio needs two readings")
+        memory = known("memory_total_bytes", lambda: memory_bytes(self._proc("meminfo"))) or {}
+        total = known("memory_total_bytes", lambda: memory["MemTotal"])
+        available = known("memory_used_bytes", lambda: available_bytes(memory))
         disk = known("root_disk_used_ratio", lambda: os.statvfs(self._settings.root))
-        boot_s = known("boot_unix_ns", self._psutil.boot_time)
+        boot_s = known("boot_unix_ns", lambda: booted_unix_s(stat or ""))
         load = known("load1", os.getloadavg)
         if self._round % self._settings.processes_every == 0:
             self._states = known("blocked_process_count", self._processes.look)
         if self._round % self._settings.mounts_every == 0:
             known("disks", self._look_at_mounts)
         ours = known("agent_rss_bytes", _our_own)
-        swap = known("swap_total_bytes", self._swap) or (None, None)
+        swap = known("swap_total_bytes", lambda: (memory["SwapTotal"], memory["SwapFree"])) or (None, None)
         clock = known("clock_synchronised", self._clock.look) if self._settings.clock else None
         states = self._states
         return Reading(
             facts=HostFacts(
-                boot_unix_ns=None if boot_s is None else int(boot_s * 1e9),
+                boot_unix_ns=None if boot_s is None else boot_s * 10**9,
                 cpu_count=os.cpu_count(),
                 load1=load and load[0],
-                cpu_ratio=None if percent is None or self._round == 0 else min(1.0, percent / 100),
-                memory_used_bytes=None if memory is None else memory.total - memory.available,
-                memory_total_bytes=memory and memory.total,
+                cpu_ratio=busy,
+                memory_used_bytes=None if total is None or available is None else max(0, total - available),
+                memory_total_bytes=total,
                 root_disk_used_ratio=None if disk is None else _used_ratio(disk),
                 blocked_process_count=None if states is None else states.blocked_count,
                 zombie_process_count=None if states is None else states.zombie_count,
@@ -112,7 +114,7 @@ class _Reader:
                 boot_id=this_boot_id() or None,
                 uptime_s=known("uptime_s", lambda: time.clock_gettime(time.CLOCK_BOOTTIME)),
                 swap_total_bytes=swap[0],
-                swap_used_bytes=swap[1],
+                swap_used_bytes=None if swap[0] is None else max(0, swap[0] - swap[1]),
                 memory_stalled_ratio=known("memory_stalled_ratio", self._memory_stalled_ratio),
                 oom_kill_count=known("oom_kill_count", self._oom_kill_count),
                 stuck_processes=() if states is None else states.stuck,
@@ -134,11 +136,6 @@ class _Reader:
         self._disks = self._disk_reader.look([mount for mount in seen if mount.local])
         served = mounts.once(mount for mount in seen if mount.served)[:MOST_SERVED]
         self._network = self._probe.ask(served) if self._settings.network_mounts else ()
-
-    def _swap(self) -> tuple[int, int]:
-        words = dict(line.split(":", 1) for line in self._proc("meminfo").splitlines() if ":" in line)
-        total, free = (int(words[name].split()[0]) * 1024 for name in ("SwapTotal", "SwapFree"))
-        return total, max(0, total - free)
 
     def _memory_stalled_ratio(self) -> float | None:
         """None, without a gap, where the kernel does not measure it."""
@@ -174,14 +171,12 @@ def _our_own() -> tuple[int, float]:
     pids = [os.getpid()]
     for task in os.listdir("/proc/self/task"):  # noqa: PTH208
         try:
-            with open(f"/proc/self/task/{task}/children") as file:  # noqa: PTH123
-                pids += [int(word) for word in file.read().split()]
+            pids += [int(word) for word in kernel_file(f"/proc/self/task/{task}/children").split()]
         except OSError:
             continue  # this kernel does not list children, or the thread ended
     for pid in pids:
         try:
-            with open(f"/proc/{pid}/stat", "rb") as file_of:  # noqa: PTH123
-                words = file_of.read().rpartition(b")")[2].split()
+            words = kernel_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
         except OSError:
             continue
         cpu_s += (int(words[11]) + int(words[12])) / TICKS_PER_S

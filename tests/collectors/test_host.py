@@ -92,7 +92,8 @@ def test_a_missing_number_is_a_missing_series() -> None:
 
 
 PROC = {
-    "meminfo": "MemTotal: 100 kB\nSwapTotal:  2048 kB\nSwapFree:  1024 kB\n",
+    "stat": "cpu  10 0 10 70 10 0 0 0 5 0\ncpu0 10 0 10 70 10 0 0 0 5 0\nbtime 1800000000\n",
+    "meminfo": "MemTotal: 100 kB\nMemAvailable: 30 kB\nSwapTotal:  2048 kB\nSwapFree:  1024 kB\n",
     "vmstat": "pgfault 1\noom_kill 3\n",
     "pressure/memory": "some avg10=1.00 avg60=2.00 total=5\nfull avg10=0.00 avg60=12.50 total=5\n",
     "self/mountinfo": "27 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw,discard\n",
@@ -112,6 +113,8 @@ def test_what_proc_says(tmp_path: Path) -> None:
     facts: HostFacts = reading.facts
     assert (facts.swap_total_bytes, facts.swap_used_bytes) == (2 << 20, 1 << 20)
     assert (facts.oom_kill_count, facts.memory_stalled_ratio) == (3, 0.125)
+    assert (facts.memory_total_bytes, facts.memory_used_bytes) == (100 << 10, 70 << 10)
+    assert facts.boot_unix_ns == 1_800_000_000 * 10**9
     assert [(disk.mount, disk.kind, disk.read_only) for disk in facts.disks] == [("/", "ext4", False)]
     assert (facts.blocked_process_count, facts.zombie_process_count) == (0, 0)
     assert reading.gaps.keys() == {"cpu_ratio"}
@@ -135,4 +138,5 @@ def test_any_bytes_in_any_file(file: str, text: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         reading = host.open_reader(proc(Path(folder), **{file: text})).read()
         list(host.metrics(reading.facts))
-        assert reading.facts.memory_total_bytes is not None  # one bad file is a gap of its own
+        assert reading.facts.memory_total_bytes is not None or file == "meminfo"  # one bad file is a gap of its own
+        assert reading.facts.load1 is not None
