@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Literal
 
+import msgspec
+
 from gpuwatch.agent.abandoned import ORPHAN_ENDS_S, Abandoned
 from gpuwatch.agent.answers import Latest
 from gpuwatch.agent.book import Book, ChildRecord
@@ -27,6 +29,7 @@ log = logging.getLogger(__name__)
 
 NS = 10**9
 KILL_TAKES_S = 1.0  # a killed process that is not in the kernel is gone long before
+EXIT_LOOK_S = 1.0  # between two looks whether one has ended that has not closed its pipe
 MUTE_LOOK_S = 0.2  # between two looks at a child that has closed its pipe and not ended yet
 AWAY_S = 1.0  # we wake this much too late: it was us who slept (SIGSTOP, a frozen machine), not the child
 UNSUPPORTED_AGAIN_S = 600.0
@@ -66,7 +69,7 @@ class Probe:
         self._killed_ns = 0
         self._failures = 0
         self._abandoned: Abandoned | None = None
-        self._look_ns = 0  # when to look at a stuck one again
+        self._look_ns = 0  # when to look again at a stuck one, or whether one that runs has ended
         self._latest: Latest | None = None
         self._urgent = self._hurried = False
         self._fresh_ns: int | None = None
@@ -110,7 +113,7 @@ class Probe:
         if not said:  # it ended, or ends, which can take for ever inside the driver: not to be selected on again
             self._mute_ns = now.monotonic_ns
         self._hear(said, now)
-        if self._state == "running":
+        if self._state == "running" and not said:
             self._watch(now)
 
     def ask(self, now: Moment) -> None:
@@ -237,6 +240,9 @@ class Probe:
 
     def _watch(self, now: Moment) -> None:
         assert self._child is not None
+        if now.monotonic_ns < min(self._look_ns, self._due_ns + int(self._deadline_s * NS)) and self._mute_ns is None:
+            return  # while it lives its pipe is open
+        self._look_ns = now.monotonic_ns + int(EXIT_LOOK_S * NS)
         code = self._child.exit_code()
         if code is not None or now.monotonic_ns - self._due_ns >= self._deadline_s * NS:
             self._hear(self._child.read(), now)  # its last words may lie in the pipe
@@ -333,16 +339,8 @@ class Probe:
     ) -> None:
         if self._is_hung() and self._latest is not None and self._latest.since_unix_ns is not None:
             since_unix_ns = self._latest.since_unix_ns  # the first silence, however many children came after
-        self._now_latest(
-            Latest(
-                collector=self.name,
-                status=status,
-                at_unix_ns=now.unix_ns,
-                reason=reason,
-                since_unix_ns=since_unix_ns,
-                abandoned_count=abandoned_count,
-            )
-        )
+        latest = Latest(collector=self.name, status=status, at_unix_ns=now.unix_ns, reason=reason)
+        self._now_latest(msgspec.structs.replace(latest, since_unix_ns=since_unix_ns, abandoned_count=abandoned_count))
 
     def _now_latest(self, latest: Latest) -> None:
         self._urgent |= self._latest is None or self._latest.status != latest.status

@@ -26,9 +26,10 @@ from gpuwatch.sdk.errand import Errands
 from gpuwatch.sdk.file_look import head_of_file, look
 from gpuwatch.sdk.process_words import mapped, shown, variables
 from gpuwatch.sdk.processes import start_ticks
-from gpuwatch.sdk.small_file import small_json
+from gpuwatch.sdk.small_file import kernel_file, small_json
 from gpuwatch.sdk.workloads import place_of
 
+MOST_BYTES = 1024  # of a file that names a version
 MOST_NEW = 16  # processes looked at for the first time in one round
 MOST_PROGRAMS = 32  # different ones: a run has one, a hostile user as many as he likes
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -93,24 +94,20 @@ class _Reader:
     def _node(self, gaps: dict[str, str]) -> dict[str, str]:
         root = self._root
         firmware = sorted(str(path) for path in Path(f"{root}/sys/class/infiniband").glob("*/fw_ver"))
-        files = {
-            "driver": [f"{root}/proc/driver/nvidia/version"],
-            "nic_firmware": firmware,
-            "host": [
-                f"{root}/etc/os-release",
-                f"{root}/sys/class/dmi/id/bios_version",
-                f"{root}/proc/sys/kernel/osrelease",
-            ],
-        }
-        found = look(self._errands, files, deadline_s=self._settings.deadline_s, most_bytes=1024)
+        driver = f"{root}/proc/driver/nvidia/version"
+        files = {"driver": [driver] if os.path.lexists(driver) else [], "nic_firmware": firmware}  # these call a driver
+        found = look(self._errands, files, deadline_s=self._settings.deadline_s, most_bytes=MOST_BYTES)
         gaps |= {name: seen.hung for name, seen in found.items() if seen.hung}
         said = {
             path: text.decode("utf-8", "replace").strip()
             for seen in found.values()
             for path, text in seen.contents.items()
         }
-        parts = software.driver_parts(said.get(files["driver"][0], ""))
-        release, bios, kernel = (said.get(path, "") for path in files["host"])
+        parts = software.driver_parts(said.get(driver, ""))
+        release, bios, kernel = (
+            _text(f"{root}/{path}")
+            for path in ("etc/os-release", "sys/class/dmi/id/bios_version", "proc/sys/kernel/osrelease")
+        )
         cards = {Path(path).parent.name: said[path] for path in firmware if said.get(path)}
         parts |= {"kernel": kernel, "os": software.os_release(release), "bios": bios, "nic_firmware": _each(cards)}
         parts |= _gpu_parts(self._latest("nvml"))
@@ -198,6 +195,13 @@ class _Reader:
             except OSError:
                 pass  # a full disk costs this memory alone, until the next round
         return {name: self._since[name][1] for name in parts}
+
+
+def _text(path: str) -> str:
+    try:
+        return kernel_file(path, MOST_BYTES).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
 
 
 def _gpu_parts(nvml: Any) -> dict[str, str]:

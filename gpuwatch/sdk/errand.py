@@ -239,7 +239,7 @@ class _Running:
 
     def has_ended(self) -> bool:
         """Everything is heard, and it is gone."""
-        return self.is_gone() and not self.open
+        return not self.open and self.is_gone()
 
     def is_gone(self) -> bool:
         """It has ended, and is buried: from then on its pid may be anybody's."""

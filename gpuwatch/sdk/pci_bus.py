@@ -50,9 +50,8 @@ class Function:
         """What to read of it; nothing while it sleeps, because reading would wake it."""
         if _first_bytes(f"{self.folder}/power/runtime_status") in (b"suspended", b"suspending"):
             return []
-        found = [f"{self.folder}/config"]
-        found += [f"{self.folder}/{name}" for name in LINK_FILES]
-        return found + [path for name in AER_FILES if os.path.lexists(path := f"{self.folder}/{name}")]
+        names = (*LINK_FILES, *AER_FILES)  # a virtual device has none of them
+        return [f"{self.folder}/config", *(path for name in names if os.path.lexists(path := f"{self.folder}/{name}"))]
 
     def driver(self) -> str | None:
         """The module that has it; None: nobody."""
