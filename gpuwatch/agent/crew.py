@@ -66,9 +66,10 @@ class Crew:
     def tick(self, now_ns: int) -> None:
         """Ask anew for what stands behind something that takes long; let go who has nothing to do."""
         for hand in self._hands:
-            while hand.lot and now_ns - hand.since_ns >= PATIENCE_NS:
+            lot = hand.lot  # looked at once: its thread takes from it, and takes it away, at any moment
+            while lot and now_ns - hand.since_ns >= PATIENCE_NS:
                 try:
-                    self._asked.append(hand.lot.popleft())
+                    self._asked.append(lot.popleft())
                 except IndexError:
                     break  # it has just gone on by itself
         idle = [hand for hand in self._hands if hand.lot is None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 import pytest
@@ -152,3 +153,20 @@ def test_one_that_breaks_does_not_end_the_thread(bench: Bench, monkeypatch: pyte
     bench.crew.send_off()
     until(lambda: bench.wakings == 1)
     assert bench.done == [after]
+
+
+def test_a_thread_that_has_just_done_its_last_work_while_the_loop_looks(bench: Bench) -> None:
+    class Lot(deque[Job]):
+        def __bool__(self) -> bool:
+            hand.lot = None  # as its thread does, between the loop's look and its grip
+            return True
+
+    gate = threading.Event()
+    bench.job(gate=gate)
+    bench.crew.send_off()
+    (hand,) = bench.crew._hands
+    hand.lot = Lot()  # type: ignore[assignment]
+    bench.clock.ns += PATIENCE_NS
+    bench.crew.tick(bench.clock.ns)
+    gate.set()
+    until(lambda: len(bench.done) == 1)
