@@ -60,6 +60,9 @@ class _Reader:
         self._disk_reader = Disks(
             settings.fstab, self._errands if settings.network_mounts else None, settings.mount_deadline_s
         )
+        self._mounts_hash: int | None = None  # of what was last taken apart: it seldom changes
+        self._local: list[mounts.Mount] = []
+        self._served: list[mounts.Mount] = []
         self._disks: tuple[Disk, ...] = ()
         self._network: tuple[NetworkMount, ...] = ()
 
@@ -132,10 +135,14 @@ class _Reader:
         pass
 
     def _look_at_mounts(self) -> None:
-        seen = mounts.read(self._settings.proc_root)
-        self._disks = self._disk_reader.look([mount for mount in seen if mount.local])
-        served = mounts.once(mount for mount in seen if mount.served)[:MOST_SERVED]
-        self._network = self._probe.ask(served) if self._settings.network_mounts else ()
+        texts = mounts.texts(self._settings.proc_root)
+        if hash(texts) != self._mounts_hash:
+            seen = mounts.joined(*texts)
+            self._local = [mount for mount in seen if mount.local]
+            self._served = mounts.once(mount for mount in seen if mount.served)[:MOST_SERVED]
+            self._mounts_hash = hash(texts)
+        self._disks = self._disk_reader.look(self._local)
+        self._network = self._probe.ask(self._served) if self._settings.network_mounts else ()
 
     def _memory_stalled_ratio(self) -> float | None:
         """None, without a gap, where the kernel does not measure it."""
@@ -150,10 +157,8 @@ class _Reader:
 
     def _oom_kill_count(self) -> int | None:
         """None, without a gap, where the kernel is too old to count (before 4.13)."""
-        for line in self._proc("vmstat").splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-        return None
+        told = self._proc("vmstat").partition("\noom_kill ")[2]
+        return int(told.partition("\n")[0]) if told else None
 
     def _proc(self, name: str) -> str:
         return kernel_file(f"{self._settings.proc_root}/{name}", 1 << 20).decode("utf-8", "replace")

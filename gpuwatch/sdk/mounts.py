@@ -76,16 +76,27 @@ def parsed(text: str) -> list[Mount]:
     return list(found.values())
 
 
+def texts(proc_root: str) -> tuple[str, str]:
+    """Our own mountinfo and the node's. Raises `OSError`. The second is empty where only our own can be read."""
+    own = _text(f"{proc_root}/self/mountinfo")
+    try:
+        return own, _text(f"{proc_root}/1/mountinfo")
+    except OSError:
+        return own, ""
+
+
 def read(proc_root: str) -> list[Mount]:
-    """The node's mounts. Raises `OSError`. Where only our own can be read, their options are not the node's: what the
-    file system behind says is taken for both."""
-    own = parsed(_text(f"{proc_root}/self/mountinfo"))
+    """The node's mounts. Raises `OSError`."""
+    return joined(*texts(proc_root))
+
+
+def joined(own_text: str, nodes_text: str) -> list[Mount]:
+    """The node's mounts by both texts. Where only our own can be read, their options are not the node's: what the file
+    system behind says is taken for both."""
+    own = parsed(own_text)
     doubtful = {mount.place for mount in own if mount.kind in SERVED or mount.kind.startswith("fuse.")}
     own = [replace(mount, beneath=_leads_through(mount.place, doubtful)) for mount in own]
-    try:
-        nodes = parsed(_text(f"{proc_root}/1/mountinfo"))
-    except OSError:
-        nodes = []
+    nodes = parsed(nodes_text)
     if not nodes:
         return [replace(mount, options=mount.super_options & {"ro", "rw"}) for mount in own]
     seen = {mount.place: mount for mount in own}

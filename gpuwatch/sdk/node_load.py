@@ -4,7 +4,12 @@ processors the kernel takes a millisecond to write the first.
 
 from __future__ import annotations
 
+import re
+
 KB = 1024
+_MEMORY = re.compile(
+    r"^(MemTotal|MemFree|MemAvailable|Buffers|Cached|SwapTotal|SwapFree):\s+([0-9]{1,15}) kB$", re.MULTILINE
+)
 IDLE, WAITING = 3, 4  # places in the line of /proc/stat
 WITHOUT_GUESTS = 8  # the two behind are counted in the first two as well
 
@@ -37,14 +42,8 @@ def booted_unix_s(stat: str) -> int:
 
 
 def memory_bytes(meminfo: str) -> dict[str, int]:
-    """Each line's bytes by its name. Lines that hold no number are left out."""
-    found: dict[str, int] = {}
-    for line in meminfo.splitlines():
-        name, _, rest = line.partition(":")
-        words = rest.split()
-        if words and words[0].isdecimal() and len(words[0]) < 16:
-            found[name] = int(words[0]) * (KB if words[1:] == ["kB"] else 1)
-    return found
+    """Bytes by the name of the line, of memory, file cache and swap as a whole."""
+    return {name: int(kilobytes) * KB for name, kilobytes in _MEMORY.findall(meminfo)}
 
 
 def available_bytes(memory: dict[str, int]) -> int:
