@@ -188,7 +188,7 @@ def test_a_runs_alert_is_quiet_while_its_nodes_incident_is_open(tmp_path: Path, 
     run = {"alertname": "GpuwatchRunStalled", "source": "gpuwatch", "kind": "run_stalled", "fault": "f2"}
     stand_in = {"alertname": "GpuwatchNodeDead", "source": "rules", "slot": "gpu01", "severity": "critical"}
     other = run | {"run": "other", "fault": "f3", "severity": "critical"}
-    now_ns = time.time_ns()  # one that began before the group's wait is told at once, whatever keeps it quiet comes with it
+    now_ns = time.time_ns()  # one that began before the group's wait is told at once, with what keeps it quiet or not
     alerts = [
         msgspec.structs.replace(an_alert(str(number)), labels=labels, started_unix_ns=now_ns)
         for number, labels in enumerate((common | node, common | run, stand_in, other))
