@@ -53,7 +53,7 @@ class AlertDesk:
         self._standing: dict[str, Alert] = {}  # no incidents: these are in no ledger, and we remember what ended
 
     def alerts(self) -> tuple[Alert, ...]:
-        """Open ones first. Raises `StoreError`."""
+        """Open ones first, of these what keeps others quiet. Raises `StoreError`."""
         with self._lock:
             now_ns = self._clock.monotonic_ns()
             if self._made_ns is not None and now_ns - self._made_ns < FRESH_S * 1e9:
@@ -86,7 +86,8 @@ class AlertDesk:
             [self._of_shared(one, prices, open_at) for one in shared] + [self._of_need(one, prices) for one in needs],
             since_ns,
         )
-        found = [*alerts, *self._standing.values()]
+        # What keeps others quiet goes first: Alertmanager asks for it as soon as it has one that began long ago.
+        found = [*self._standing.values(), *alerts]
         return tuple(sorted(found, key=lambda alert: alert.ended_unix_ns is not None))
 
     def _of_shared(self, one: Together, prices: Mapping[str, Any], open_at: Mapping[str, str]) -> Alert:
