@@ -42,6 +42,7 @@ class Source(Protocol):
     """One source, as the loop drives it. No method may block."""
 
     name: str
+    own_clock: bool  # its answers come by themselves, not only when it is asked
 
     def tick(self, now: Moment) -> None:
         """Look whether something is due, late, ended or stuck."""

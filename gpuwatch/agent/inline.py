@@ -38,6 +38,8 @@ _encode = msgspec.msgpack.Encoder().encode
 class Inline:
     """One source of those that a crew reads."""
 
+    own_clock = False
+
     def __init__(
         self,
         name: str,

@@ -178,7 +178,7 @@ class Loop:
 
     def _tick_is_due(self, now: Moment) -> bool:
         early_ns = self._next_ns - int(EARLY * self._interval_ns)
-        if any((at_ns := source.fresh_ns()) is not None and at_ns >= early_ns for source in self._sources):
+        if any((at_ns := source.fresh_ns()) is not None and at_ns >= early_ns for source in self._clocked()):
             return True
         if now.monotonic_ns < self._next_ns:
             return False
@@ -188,13 +188,13 @@ class Loop:
         """A probe's next frame is expected around the end of the interval."""
         early_ns, late_ns = self._next_ns - int(EARLY * self._interval_ns), self._next_ns + self._late_ns()
         return any(
-            (expected := source.expected_ns(early_ns)) is not None and expected <= late_ns for source in self._sources
+            (expected := source.expected_ns(early_ns)) is not None and expected <= late_ns for source in self._clocked()
         )
 
     def _frame_to_join(self, now_ns: int) -> int | None:
         """When a probe that reads about as often as we report reads next. Once a report is made then, all come with its
         frames: fresh, and in one waking."""
-        for source in self._sources:
+        for source in self._clocked():
             at_ns = source.expected_ns(now_ns + int(LEAST_GAP * self._interval_ns))
             after_ns = None if at_ns is None else source.expected_ns(at_ns + 1)
             if at_ns is None or after_ns is None or at_ns > now_ns + int(MOST_GAP * self._interval_ns):
@@ -202,6 +202,9 @@ class Loop:
             if 1 - EARLY <= (after_ns - at_ns) / self._interval_ns <= 1 + LATE:
                 return at_ns
         return None
+
+    def _clocked(self) -> list[Source]:
+        return [source for source in self._sources if source.own_clock]
 
     def _late_ns(self) -> int:
         return int(LATE * self._interval_ns)

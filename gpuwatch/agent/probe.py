@@ -8,6 +8,7 @@ the agent reads when it hears nothing.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import json
 import mmap
@@ -17,6 +18,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -29,7 +31,6 @@ from gpuwatch.collectors import Collector, Reader, Unsupported
 from gpuwatch.errors import GpuwatchError
 from gpuwatch.model.wire import NO_FACTS
 
-MOST_NOTES = 8192
 FIRST_WAITS = 0.3, 1.0  # shares of an interval after the first reading: a fleet that starts together must not march
 ORPHAN_LEAVES_S = 120.0  # a slow call is given its time, as a living agent would give it
 
@@ -74,12 +75,26 @@ def main(source: str) -> int:
             return 0
 
 
+class Note:
+    """The memory file in which the agent finds what this process was about to call."""
+
+    def __init__(self, file: int) -> None:
+        self._memory = mmap.mmap(file, NOTE_BYTES)
+
+    def __call__(self, text: str) -> None:
+        self.ready(text)()
+
+    def ready(self, text: str) -> Callable[[], None]:
+        """Writes this text, at no cost of Python's."""
+        words = text.encode()[:NOTE_BYTES].ljust(NOTE_BYTES, b"\0")
+        return functools.partial(self._memory.__setitem__, slice(None), words)
+
+
 class _Probe:
     def __init__(self, collector: Collector[Any], settings: Any, note: int) -> None:
         self._collector = collector
         self._settings = settings
-        self._note_memory = mmap.mmap(note, NOTE_BYTES)
-        self._notes: dict[str, bytes] = {}  # the same few words come each round
+        self._note = Note(note)
         self._clock = SystemClock()
         self._reader: Reader | None = None
         self._failures = 0
@@ -130,14 +145,6 @@ class _Probe:
             self._next_ns += int(interval_s * 1e9)
         self._next_ns = max(self._next_ns, now_ns + int(interval_s * 5e8))
         return (self._next_ns - now_ns) / 1e9
-
-    def _note(self, text: str) -> None:
-        words = self._notes.get(text)
-        if words is None:
-            if len(self._notes) > MOST_NOTES:
-                self._notes.clear()
-            words = self._notes[text] = text.encode()[:NOTE_BYTES].ljust(NOTE_BYTES, b"\0")
-        self._note_memory[:] = words
 
 
 def _first_line() -> bytes:

@@ -40,6 +40,8 @@ MOST_INTERVALS = 60  # between two tries to start a probe that hangs or crashes
 class Probe:
     """One source in a child process."""
 
+    own_clock = True
+
     def __init__(
         self,
         name: str,

@@ -38,7 +38,7 @@ from gpuwatch.sdk.nvml_answers import (
 from gpuwatch.sdk.nvml_calls import Calls
 from gpuwatch.sdk.nvml_events import Xids
 from gpuwatch.sdk.nvml_fields import Fields
-from gpuwatch.sdk.nvml_gpu import LOST, Asking, Due, Slot, gaps_of, keep
+from gpuwatch.sdk.nvml_gpu import LOST, Asking, Slot, gaps_of, keep
 from gpuwatch.sdk.nvml_metrics import numbers
 from gpuwatch.sdk.nvml_slow import seldom, slow
 
@@ -108,7 +108,7 @@ class _Reader:
 
     def watch(self, note: Callable[[str], Any]) -> None:
         """From now on say what is about to be called."""
-        self._calls.note = note
+        self._calls.watch(note)
 
     def read(self) -> Reading:
         """One round. The first initialises the library and asks everything."""
@@ -127,9 +127,9 @@ class _Reader:
         now_ns = self._clock.monotonic_ns()
         gaps: list[dict[str, str]] = []
         due = [self._due(slot) for slot in self._slots]
-        for slot, sets in zip(self._slots, due, strict=True):
-            if not sets.seldom:
-                slot.routine(sets).perform(self._calls.note)
+        for slot, (calm, slow_too, seldom_too) in zip(self._slots, due, strict=True):
+            if not seldom_too:
+                slot.routine(calm, slow_too).perform()
         gpus = tuple(self._gpu(slot, sets, gaps, now_ns) for slot, sets in zip(self._slots, due, strict=True))
         self._calls.at(None)
         if around and not self._contained and (self._pci_count or 0) > len(self._slots):
@@ -251,16 +251,16 @@ class _Reader:
         )
         return Reading(facts=facts, gaps={"gpus": why, "driver_version": why} | self._own_gaps())
 
-    def _due(self, slot: Slot) -> Due:
-        """Which sets it is asked in this round besides the quick one."""
-        index, every = slot.index, self._settings
-        return Due(
-            calm=slot.calm is None or self._is_turn_of(index, every.calm_every),
-            slow=slot.slow is None or self._is_turn_of(index, every.slow_every),
-            seldom=slot.seldom is None or self._is_turn_of(index, every.seldom_every),
+    def _due(self, slot: Slot) -> tuple[bool, bool, bool]:
+        """Whether the calm, the slow and the seldom set are asked in this round, besides the quick one."""
+        turn, every = self._round + slot.index, self._settings
+        return (
+            slot.calm is None or turn % every.calm_every == 0,
+            slot.slow is None or turn % every.slow_every == 0,
+            slot.seldom is None or turn % every.seldom_every == 0,
         )
 
-    def _gpu(self, slot: Slot, due: Due, gaps: list[dict[str, str]], now_ns: int) -> Gpu:
+    def _gpu(self, slot: Slot, due: tuple[bool, bool, bool], gaps: list[dict[str, str]], now_ns: int) -> Gpu:
         index = slot.index
         self._calls.at(index)
         if slot.handle is None:
@@ -270,13 +270,14 @@ class _Reader:
                 return Gpu(index=index, error=UNKNOWN if handle.code is None else handle.code, **slot.named)
             slot.handle = handle
         asking = Asking(self._calls, self._fields, slot)
-        if due.seldom or slot.seldom is None:
+        calm, slow_too, seldom_too = due
+        if seldom_too or slot.seldom is None:
             slot.seldom = seldom(asking)
-        self._calls.follow(None if due.seldom else slot.routine(due))
+        self._calls.follow(None if seldom_too else slot.routine(calm, slow_too))
         quick = asking.quick()
-        if due.calm or slot.calm is None:
+        if calm or slot.calm is None:
             slot.calm = asking.calm()
-        if due.slow or slot.slow is None:
+        if slow_too or slot.slow is None:
             slot.slow = slow(asking, now_ns)
         self._calls.follow(None)
         error = asking.error()
@@ -297,9 +298,6 @@ class _Reader:
             told = told | {"utilization_ratio": "0 % beside 0 W and 0 MHz is no data"}
         gaps.append(told)
         return msgspec.structs.replace(kept.gpu, error=error, **values)
-
-    def _is_turn_of(self, index: int, every: int) -> bool:
-        return (self._round + index) % every == 0
 
 
 def _hides(gaps: dict[str, str]) -> bool:

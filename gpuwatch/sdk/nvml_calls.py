@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gpuwatch.sdk import nvml_library as lib
@@ -39,11 +40,11 @@ class _Table:
 class _OfOne:
     """What is kept of one GPU, or of the library as a whole: its answers lie here until they are looked at."""
 
-    __slots__ = ("instead", "records", "where", "words")
+    __slots__ = ("instead", "notes", "records", "where")
 
     def __init__(self, index: int | None) -> None:
         self.where = "" if index is None else f" of GPU {index}"
-        self.words: dict[str, str] = {}  # function -> what is noted of its call
+        self.notes: dict[str, Callable[[], Any]] = {}  # function -> notes a call of it
         self.instead: set[str] = set()  # questions that only the old way answers
         self.records: dict[Any, Any] = {}  # question -> its out-parameter, and a reference to it
 
@@ -52,7 +53,8 @@ class Calls:
     """The library, and what is known of it."""
 
     def __init__(self) -> None:
-        self.note: Callable[[str], Any] = _nobody
+        self.note: Callable[[str], Any] = _nobody  # says what is about to be called; see `watch`
+        self._ready: Callable[[str], Callable[[], Any]] = partial(partial, self.note)
         self._functions: dict[str, Any] = {}
         self._of: dict[int | None, _OfOne] = {}
         self._one = self._of[None] = _OfOne(None)
@@ -60,6 +62,14 @@ class Calls:
         self._refusals: dict[tuple[int, str], Refused] = {}
         self._text = ctypes.create_string_buffer(lib.TEXT_BYTES)
         self.binding = lib.Binding()
+
+    def watch(self, note: Callable[[str], Any]) -> None:
+        """From now on say what is about to be called. Where `note` has a `ready(words)`, that is asked once for each
+        call, for something that says these words in one step."""
+        self.note = note
+        self._ready = getattr(note, "ready", None) or partial(partial, note)
+        for one in self._of.values():
+            one.notes.clear()
 
     def at(self, index: int | None) -> None:
         """Whose turn it is: what is noted from now on says so."""
@@ -94,12 +104,12 @@ class Calls:
             called = self._bind(function)
             if called is None:
                 return FUNCTION_NOT_FOUND
-        words = self._one.words.get(function)
-        if words is None:
-            words = self._one.words[function] = function + self._one.where
+        note = self._one.notes.get(function)
+        if note is None:
+            note = self._one.notes[function] = self._ready(function + self._one.where)
         if routine is not None:
-            routine.add((words, function, called, arguments))
-        self.note(words)
+            routine.add((note, function, called, arguments))
+        note()
         return int(called(*arguments))
 
     def refused(self, code: int, function: str) -> Refused:

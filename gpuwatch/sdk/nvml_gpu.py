@@ -64,14 +64,6 @@ class Kept(msgspec.Struct, frozen=True):
     gaps: dict[str, str]
 
 
-class Due(msgspec.Struct, frozen=True):
-    """Which sets a GPU is asked in a round besides the quick one."""
-
-    calm: bool
-    slow: bool
-    seldom: bool
-
-
 class Slot(msgspec.Struct):
     """What is kept of one index between rounds."""
 
@@ -88,11 +80,11 @@ class Slot(msgspec.Struct):
     kept: Kept | None = None
     routines: dict[tuple[bool, bool], Routine] = {}  # of rounds with the calm set and with the slow one, and without
 
-    def routine(self, due: Due) -> Routine:
+    def routine(self, calm: bool, slow: bool) -> Routine:
         """The calls of a round with these sets."""
-        found = self.routines.get((due.calm, due.slow))
+        found = self.routines.get((calm, slow))
         if found is None:
-            found = self.routines[due.calm, due.slow] = Routine()
+            found = self.routines[calm, slow] = Routine()
         return found
 
     def ask_anew(self) -> None:

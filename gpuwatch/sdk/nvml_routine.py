@@ -13,8 +13,8 @@ from typing import Any
 
 from gpuwatch.sdk.nvml_answers import GPU_IS_LOST
 
-Step = tuple[str, str, Any, tuple[Any, ...]]
-"""What is noted, the function's name, the function, its arguments."""
+Step = tuple[Callable[[], Any], str, Any, tuple[Any, ...]]
+"""What notes it, the function's name, the function, its arguments."""
 
 
 class Routine:
@@ -27,15 +27,16 @@ class Routine:
         self._codes: list[int] = []
         self._at = 0
 
-    def perform(self, note: Callable[[str], Any]) -> None:
+    def perform(self) -> None:
         """Make the calls of the last time. A lost GPU is asked nothing more: a stale handle has crashed monitors."""
-        self._codes, self._at = [], 0
-        for words, _, called, arguments in self._steps:
-            note(words)
+        codes: list[int] = []
+        for note, _, called, arguments in self._steps:
+            note()
             code = called(*arguments)
-            self._codes.append(code)
+            codes.append(code)
             if code == GPU_IS_LOST:
                 break
+        self._codes, self._at = codes, 0
 
     def code(self, function: str, arguments: tuple[Any, ...]) -> int | None:
         """The return code of the call that is asked for now; None: it was not made."""

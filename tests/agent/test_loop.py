@@ -48,6 +48,8 @@ class Clock:
 class FakeSource:
     """A source that the test moves."""
 
+    own_clock = True
+
     def __init__(self, name: str, *, answered: bool = True) -> None:
         self.name = name
         self.is_answered = answered

@@ -121,6 +121,16 @@ def test_a_node_without_gpus_needs_no_child(start: Start, tmp_path: Path) -> Non
     assert child.wait(10) == 0
 
 
+def test_a_note_made_ready_says_the_same_as_one_said_at_once(note: int) -> None:
+    said = probe.Note(note)
+    later = said.ready("nvmlDeviceGetName of GPU 3")
+    said("nvmlInit, which is longer than what comes after it")
+    later()
+    assert os.pread(note, NOTE_BYTES, 0).rstrip(b"\0") == b"nvmlDeviceGetName of GPU 3"
+    said("ü" * NOTE_BYTES)
+    assert os.pread(note, 2 * NOTE_BYTES, 0) == ("ü" * (NOTE_BYTES // 2)).encode()
+
+
 def test_the_note_says_which_call_does_not_return(start: Start, note: int) -> None:
     start({"gpu_count": 2, "hang": "nvmlDeviceGetClockInfo"})
     words = b""

@@ -179,7 +179,7 @@ def test_calls_made_ahead_of_the_look_at_them_come_to_the_same(
                     state.write()
                 ahead = readers[0].read()
                 with monkeypatch.context() as patch:
-                    patch.setattr(Routine, "perform", lambda self, note: None)
+                    patch.setattr(Routine, "perform", lambda self: None)
                     one_by_one = readers[1].read()
                 where = f"{function} answers {code or how} in round {number}"
                 assert [told(gpu) for gpu in ahead.facts.gpus] == [told(gpu) for gpu in one_by_one.facts.gpus], where

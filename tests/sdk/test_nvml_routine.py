@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from gpuwatch.sdk.nvml_answers import GPU_IS_LOST
@@ -17,6 +18,9 @@ class Driver:
         self.noted: list[str] = []
         self.ahead = False
 
+    def note(self, words: str) -> None:
+        self.noted.append(words)
+
     def function(self, name: str) -> Any:
         def called(*_: Any) -> int:
             self.called.append(f"{name} ahead" if self.ahead else name)
@@ -27,7 +31,7 @@ class Driver:
 
 def perform(routine: Routine, driver: Driver) -> None:
     driver.called, driver.noted, driver.ahead = [], [], True
-    routine.perform(driver.noted.append)
+    routine.perform()
     driver.ahead = False
 
 
@@ -38,7 +42,7 @@ def ask(routine: Routine, driver: Driver, *names: str, handle: object = 1) -> li
         code = routine.code(name, (handle,))
         if code is None:
             called = driver.function(name)
-            routine.add((f"{name}!", name, called, (handle,)))
+            routine.add((partial(driver.note, f"{name}!"), name, called, (handle,)))
             code = called(handle)
         codes.append(code)
     routine.end()
