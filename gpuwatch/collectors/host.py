@@ -84,7 +84,7 @@ class _Reader:
 
         stat = known("cpu_ratio", lambda: self._proc("stat"))
         busy = None if stat is None else known("cpu_ratio", lambda: self._share.of(stat))
-        if self._round == 0:
+        if busy is None:
             gaps.setdefault("cpu_ratio", "a ratio needs two readings")
         memory = known("memory_total_bytes", lambda: memory_bytes(self._proc("meminfo"))) or {}
         total = known("memory_total_bytes", lambda: memory["MemTotal"])

@@ -23,7 +23,11 @@ def test_this_machine() -> None:
     first = reader.read()
     assert first.facts.cpu_ratio is None
     assert first.gaps == {"cpu_ratio": "a ratio needs two readings"}
-    facts: HostFacts = reader.read().facts
+    second, end_s = reader.read(), time.monotonic() + 5
+    while second.facts.cpu_ratio is None and time.monotonic() < end_s:  # the kernel counts by the hundredth of a second
+        assert second.gaps == {"cpu_ratio": "a ratio needs two readings"}
+        second = reader.read()
+    facts: HostFacts = second.facts
     assert facts.cpu_ratio is not None
     assert 0 <= facts.cpu_ratio <= 1
     assert facts.memory_used_bytes
