@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 PATIENCE_NS = 50_000_000  # so long the rest of a lot waits for one that takes long, then it is another thread's
 MOST_IDLE = 2  # threads that wait for work; those that come free beside them end
+AGAIN_NS = 1_000_000_000  # between two tries to start a thread where the node, or our unit, has no more to give
 NEVER_NS = 1 << 62
 
 
@@ -47,6 +48,7 @@ class Crew:
         self._hands: list[_Hand] = []
         self._asked: deque[Work] = deque()
         self._hired = 0
+        self._no_more_until_ns = 0
 
     def ask(self, work: Work, *, first: bool = False) -> None:
         """Do this soon; before all others that are asked for now."""
@@ -56,10 +58,13 @@ class Crew:
             self._asked.append(work)
 
     def send_off(self) -> None:
-        """Begin what was asked for. Best just before the loop sleeps: until then it holds the interpreter."""
+        """Begin what was asked for. Best just before the loop sleeps: until then it holds the interpreter. Where no
+        thread can be started it stays asked for, until one comes free or can be started."""
         if not self._asked:
             return
         hand = next((hand for hand in self._hands if hand.lot is None), None) or self._hire()
+        if hand is None:
+            return
         hand.lot, self._asked, hand.since_ns = self._asked, deque(), self._clock.monotonic_ns()
         hand.lots.put(hand.lot)
 
@@ -81,14 +86,23 @@ class Crew:
         """When `tick` has something to do at the latest."""
         since = [hand.since_ns for hand in self._hands if hand.lot]
         if self._asked:
-            since.append(self._clock.monotonic_ns())
+            since.append(max(self._clock.monotonic_ns(), self._no_more_until_ns - PATIENCE_NS))
         return min(since) + PATIENCE_NS if since else NEVER_NS
 
-    def _hire(self) -> _Hand:
-        self._hired += 1
+    def _hire(self) -> _Hand | None:
+        now_ns = self._clock.monotonic_ns()
+        if now_ns < self._no_more_until_ns:
+            return None
         hand = _Hand()
+        try:
+            threading.Thread(target=self._work, args=(hand,), name=f"sources-{self._hired + 1}", daemon=True).start()
+        except (RuntimeError, MemoryError) as error:
+            if self._no_more_until_ns == 0:
+                log.warning("no thread can be started: %s; sources wait until one comes free", error)
+            self._no_more_until_ns = now_ns + AGAIN_NS
+            return None
+        self._hired, self._no_more_until_ns = self._hired + 1, 0
         self._hands.append(hand)
-        threading.Thread(target=self._work, args=(hand,), name=f"sources-{self._hired}", daemon=True).start()
         return hand
 
     def _work(self, hand: _Hand) -> None:

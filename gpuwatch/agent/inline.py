@@ -111,7 +111,8 @@ class Inline:
     def give_up(self, now: Moment) -> None:
         """Nobody waits for it any longer: it is hung unless it has answered."""
         if self._asked_ns is not None and self.busy():
-            waits, waited_s = thread_waits_for(self._readings.thread_id), (now.monotonic_ns - self._asked_ns) / NS
+            thread_id, waited_s = self._readings.thread_id, (now.monotonic_ns - self._asked_ns) / NS
+            waits = thread_waits_for(thread_id) if thread_id else "no thread was free to begin it"
             reason = f"no answer for more than {min(waited_s, self._deadline_s):.3g} s; {waits}"
             self._now_latest(
                 Latest(
@@ -201,6 +202,7 @@ class Inline:
     def _ask(self, now: Moment) -> None:
         if self._asked_ns is None:
             self._asked_ns, self._asked_unix_ns = now.monotonic_ns, now.unix_ns
+            self._readings.thread_id = 0
             self._crew.ask(self._readings, first=self._has_events)
             self._begin()
 

@@ -37,7 +37,7 @@ class Readings:
         """`state_dir`: what outlives the agent; only its `owner` writes there."""
         self.settings = settings  # of the next reading
         self.answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        self.thread_id = 0  # native, of the last reading that was begun
+        self.thread_id = 0  # native, of the reading that is under way; 0: not begun
         self.others: Callable[[str], Any] | None = None  # the last facts of another source, for a reader that joins
         self._name = name
         self._leaf = leaf
@@ -51,17 +51,18 @@ class Readings:
     def do(self) -> bool:
         """One reading; the last time the reader is closed instead. True: it says something that must not wait."""
         with self._state:
-            self._reading = not self._ended
-        if self._reading:
+            reads = self._reading = not self._ended
+        if reads:
             self.thread_id = threading.get_native_id()
             answer = self._read()
+            with self._state:  # before it is answered: from then on another thread may begin the next one
+                self._reading, ended = False, self._ended
             self.answers.put(answer)
-            with self._state:
-                self._reading = False
-            if not self._ended:
+            if not ended:
                 return answer.urgent or bool(answer.ask)
-        if self._reader is not None:
+        with self._state:  # a reading that was asked for before the end closes as well
             reader, self._reader = self._reader, None
+        if reader is not None:
             reader.close()
         return False
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from gpuwatch.agent import crew as crew_module
-from gpuwatch.agent.crew import MOST_IDLE, NEVER_NS, PATIENCE_NS, Crew
+from gpuwatch.agent.crew import AGAIN_NS, MOST_IDLE, NEVER_NS, PATIENCE_NS, Crew
 
 
 class Clock:
@@ -170,3 +170,52 @@ def test_a_thread_that_has_just_done_its_last_work_while_the_loop_looks(bench: B
     bench.crew.tick(bench.clock.ns)
     gate.set()
     until(lambda: len(bench.done) == 1)
+
+
+def test_where_no_thread_can_be_started_work_waits_for_one_that_comes_free(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A unit's TasksMax, a node without a free pid: just then the agent must go on."""
+    gate, tries, said = threading.Event(), list[int](), list[str]()
+
+    def refuse(_: threading.Thread) -> None:
+        tries.append(1)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(crew_module.log, "warning", lambda words, *_: said.append(words))
+    stuck = bench.job(gate=gate)
+    bench.crew.send_off()
+    assert stuck.begun.wait(30)
+    waiting = [bench.job(), bench.job()]
+    with monkeypatch.context() as out_of_threads:
+        out_of_threads.setattr(threading.Thread, "start", refuse)
+        for _ in range(5):
+            bench.crew.send_off()
+        assert len(tries) == 1, "one try a second"
+        assert bench.crew.wake_ns() == bench.clock.ns + AGAIN_NS
+        bench.clock.ns += AGAIN_NS
+        bench.crew.tick(bench.clock.ns)
+        bench.crew.send_off()
+        assert (len(tries), len(said)) == (2, 1)
+        assert bench.done == []
+        gate.set()
+        until(lambda: bench.wakings == 1)
+        bench.crew.send_off()
+        until(lambda: bench.done == [stuck, *waiting])
+    until(lambda: bench.wakings == 2)
+    assert bench.crew.wake_ns() == NEVER_NS
+
+
+def test_a_thread_that_can_be_started_again_takes_what_waits(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew_module.log, "warning", lambda *_: None)
+    waiting = bench.job()
+    with monkeypatch.context() as out_of_threads:
+        out_of_threads.setattr(threading, "Thread", _no_thread)
+        bench.crew.send_off()
+    bench.clock.ns += AGAIN_NS
+    bench.crew.send_off()
+    until(lambda: bench.done == [waiting])
+
+
+def _no_thread(**_: object) -> threading.Thread:
+    raise RuntimeError("can't start new thread")

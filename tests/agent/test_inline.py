@@ -49,7 +49,7 @@ class Scripted:
 
     def __init__(self) -> None:
         self.answers: list[Any] = []
-        self.closed = threading.Event()
+        self.closed, self.begun = threading.Event(), threading.Event()
         self.file = -1
 
     def fileno(self) -> int:
@@ -57,6 +57,7 @@ class Scripted:
 
     def read(self) -> Reading:
         answer = self.answers.pop(0)
+        self.begun.set()
         if isinstance(answer, threading.Event):
             answer.wait(30)
             return Reading(HostFacts(load1=9.0))
@@ -156,6 +157,7 @@ def test_a_read_that_does_not_return_is_hung_and_nobody_waits(bench: Bench) -> N
     bench.source.ask(bench.clock.now())
     since = bench.clock.unix_ns()
     assert bench.source.busy()
+    assert bench.reader.begun.wait(10)
     bench.clock.ns += 9 * NS
     bench.source.tick(bench.clock.now())
     assert bench.source.latest() is None
@@ -172,6 +174,16 @@ def test_a_read_that_does_not_return_is_hung_and_nobody_waits(bench: Bench) -> N
     assert bench.answered.wait(10)
     bench.source.tick(bench.clock.now())
     assert bench.status() == ("ok", None)
+
+
+def test_a_source_that_no_thread_could_begin_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.read(Reading(HostFacts()))  # by a thread whose number is somebody else's by now
+    bench.clock.ns += 6 * NS
+    monkeypatch.setattr(bench.source._crew, "send_off", lambda: None)
+    bench.source.ask(bench.clock.now())
+    bench.clock.ns += 10 * NS
+    bench.source.tick(bench.clock.now())
+    assert bench.status() == ("hung", "no answer for more than 10 s; no thread was free to begin it")
 
 
 def test_a_source_is_not_hung_because_we_slept(bench: Bench) -> None:
