@@ -277,6 +277,8 @@ class Calls:
         for _ in range(3):  # the table may grow between two calls
             if table is None:
                 table = self._one.records["pids"] = _Table(self.binding.process, LEAST_PROCESSES)
+            if table.count.value > len(table.array):  # of a call ahead that nobody looked at: no room is there for it
+                table.count.value = len(table.array)
             code = self.code(function, handle, table.ref, table.array)
             found, room = table.count.value, len(table.array)
             table.count.value = room  # for the next call

@@ -46,6 +46,8 @@ class Routine:
             if step[1] == function and step[3] == arguments:
                 self._at = at + 1
                 return self._codes[at]
+            if self._codes[-1] == GPU_IS_LOST:  # whatever is asked instead
+                return GPU_IS_LOST
         self._codes = []
         return None
 

@@ -104,3 +104,12 @@ def test_a_lost_gpu_is_asked_nothing_more() -> None:
     perform(routine, driver)
     assert driver.called == ["a ahead", "b ahead"]
     assert ask(routine, driver, "a", "b") == [0, GPU_IS_LOST]
+
+
+def test_a_gpu_that_was_lost_ahead_is_lost_whatever_is_asked() -> None:
+    routine, driver = Routine(), Driver()
+    ask(routine, driver, "a", "b", "c")
+    driver.answers = {"b": GPU_IS_LOST}
+    perform(routine, driver)
+    assert ask(routine, driver, "new") == [GPU_IS_LOST]
+    assert driver.called == ["a ahead", "b ahead"]
