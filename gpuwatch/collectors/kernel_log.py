@@ -35,6 +35,7 @@ from gpuwatch.sdk.small_file import small_json
 URGENT_AGAIN_NS = 10 * 10**9  # the same fault asks to be sent at once no more often than this
 SETTLED_NS = 60 * 10**9  # the cursor keeps this far behind: what was read may not have been sent yet
 EARLIER_AFTER_NS = 5 * 10**9  # the boot before is history: what happens now is read first
+EARLIER_SILENT_NS = 10 * 10**9  # so long its silent journal is looked at again at once: its disk may answer nobody
 NVML = "nvml"
 USUAL_FILES = ("/var/log/kern.log", "/var/log/messages", "/var/log/syslog")
 
@@ -64,6 +65,7 @@ class _Reader:
         self._source: Source | None = None
         self._lots, self._telling = Lots(clock), Telling()
         self._earlier: KernelJournal | None = None
+        self._earlier_heard_ns = 0
         self._earlier_lots, self._earlier_telling = Lots(clock), Telling()
         self._earlier_done = not settings.earlier_boot
         self._fabric: KernelFile | None = None
@@ -112,7 +114,7 @@ class _Reader:
             facts=KernelLogFacts(readable=True, events=tuple(events), lost_count=lost_count, source=source.name),
             gaps=gaps,
             urgent=self._is_urgent(events, now_ns) or overrun,
-            more=source.behind or self._earlier is not None,
+            more=source.behind or self._earlier_goes_on(now_ns),
             ask=(NVML,) if overrun else (),
         )
 
@@ -145,12 +147,19 @@ class _Reader:
             except OSError:  # no journal here: what it would have said is not known, and causes nothing
                 self._earlier_done = True
                 return []
+            self._earlier_heard_ns = self._clock.monotonic_ns()
         try:
             lines = self._earlier_lots.of(self._earlier)
         except OSError:  # it has said everything, or there is no earlier boot
             self._end_earlier()
             return self._earlier_telling.tell([])
-        return self._earlier_telling.tell(lines) if lines else []
+        if not lines:
+            return []
+        self._earlier_heard_ns = self._clock.monotonic_ns()
+        return self._earlier_telling.tell(lines)
+
+    def _earlier_goes_on(self, now_ns: int) -> bool:
+        return self._earlier is not None and now_ns - self._earlier_heard_ns < EARLIER_SILENT_NS
 
     def _end_earlier(self) -> None:
         if self._earlier is not None:
