@@ -7,6 +7,7 @@ import random
 import signal
 import socket
 import threading
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from gpuwatch.agent.sender import Parcel
 from gpuwatch.clock import SystemClock
 from gpuwatch.collectors import Collector, Reading
 from gpuwatch.model.facts.host import HostFacts
+from gpuwatch.model.facts.kernel_log import KernelEvent, KernelLogFacts
 from gpuwatch.model.moment import Moment
 from gpuwatch.model.wire import MAX_REPORT_BYTES, NO_FACTS, Envelope, Report
 from gpuwatch.notify import ServiceManager
@@ -467,3 +469,75 @@ def test_a_report_that_would_be_too_large_keeps_its_events_longest(
     report = msgspec.msgpack.decode(parcel.data, type=Report)
     assert [envelope.status for envelope in report.envelopes] == left
     assert len(parcel.data) <= MAX_REPORT_BYTES
+
+
+def test_an_event_is_told_at_once_while_every_other_source_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that comes while they are asked: none of them is before it, however many they are."""
+    monkeypatch.setattr(crew, "PATIENCE_NS", 60 * NS)
+    gate, sent, clock = threading.Event(), list[Parcel](), SystemClock()
+    heard_out, heard_in = os.pipe()
+    os.set_blocking(heard_out, False)
+
+    class Settings(msgspec.Struct, frozen=True):
+        interval_s: float = 60.0
+
+    class Hung:
+        def read(self) -> Reading:
+            assert gate.wait(30)
+            return Reading(HostFacts())
+
+        def close(self) -> None:
+            pass
+
+    class Log:
+        def fileno(self) -> int:
+            return heard_out
+
+        def read(self) -> Reading:
+            try:
+                number = os.read(heard_out, 1).decode()
+            except BlockingIOError:
+                return Reading(KernelLogFacts(True, (), 0, "kmsg"))
+            event = KernelEvent(id=f"b/{number}", at_unix_ns=1, kind="xid", text="", xid=79)
+            return Reading(KernelLogFacts(True, (event,), 0, "kmsg"), urgent=True)
+
+        def close(self) -> None:
+            pass
+
+    sources = list[Inline]()
+    loop = Loop(
+        sources,
+        Reporter(WHO, 60.0, clock),
+        sent.append,
+        interval_s=60.0,
+        clock=clock,
+        manager=ServiceManager("", ""),
+        status=lambda: "",
+    )
+    hung = Collector(facts=HostFacts, settings=Settings, open=lambda _: Hung())
+    log = Collector(facts=KernelLogFacts, settings=Settings, open=lambda _: Log())
+    for number in range(8):
+        leaf = log if number == 4 else hung
+        sources.append(Inline(f"source-{number}", leaf, Settings(), clock=clock, wake=loop.wake, crew=loop.crew))
+
+    def told() -> list[str]:
+        facts = [msgspec.msgpack.decode(envelope.facts, type=KernelLogFacts) for parcel in sent
+                 for envelope in msgspec.msgpack.decode(parcel.data, type=Report).envelopes
+                 if envelope.collector == "source-4"]  # fmt: skip
+        return [event.id for fact in facts for event in fact.events]
+
+    def wait_for(*ids: str) -> float:
+        began_s = time.monotonic()
+        while told() != list(ids):
+            assert time.monotonic() - began_s < 20, "it waits for one that hangs"
+            loop._wait()
+            loop.turn(loop._now())
+        return time.monotonic() - began_s
+
+    os.write(heard_in, b"1")
+    loop.turn(loop._now())  # all are asked
+    wait_for("b/1")
+    os.write(heard_in, b"2")
+    assert wait_for("b/1", "b/2") < 1.0
+    gate.set()
+    os.close(heard_in)
