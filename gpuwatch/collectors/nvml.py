@@ -5,7 +5,7 @@ not support is absent, never 0 and never a fault. Values out of physical range a
 numbers are nvml.h's: power in mW, utilisation in %, clocks in MHz.
 
 Each question costs: the driver takes a lock for it, and a job on the GPU may wait for that lock. So what moves slowly
-is asked seldom, GPUs in turn, so that all rounds are alike; what can be asked together is one call.
+is asked seldom, four GPUs in turn, so that no round asks everything; what can be asked together is one call.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ MOST_GPUS = 1024  # more than any machine has: a count above it is noise, and as
 ABOUT_RIGHTS = frozenset({4, 17, UNKNOWN})  # what NVML answers a process that may not open the device files
 PCI_DEVICES, DRIVER_FILE, DEVICE_FILE = "/sys/bus/pci/devices", "/proc/driver/nvidia/version", "/dev/nvidiactl"
 KERNEL_RING = "/dev/kmsg"
+TOGETHER = 4  # GPUs whose turn it is together: what a round does at all costs more than doing it four times
 AROUND = 6  # rounds between two looks at the node itself, and two tries to start a driver that refuses
 
 
@@ -253,11 +254,11 @@ class _Reader:
 
     def _due(self, slot: Slot) -> tuple[bool, bool, bool]:
         """Whether the calm, the slow and the seldom set are asked in this round, besides the quick one."""
-        turn, every = self._round + slot.index, self._settings
+        turn, every = self._round + slot.index // TOGETHER, self._settings
         return (
             slot.calm is None or turn % every.calm_every == 0,
             slot.slow is None or turn % every.slow_every == 0,
-            slot.seldom is None or turn % every.seldom_every == 0,
+            slot.seldom is None or (self._round + slot.index) % every.seldom_every == 0,
         )
 
     def _gpu(self, slot: Slot, due: tuple[bool, bool, bool], gaps: list[dict[str, str]], now_ns: int) -> Gpu:

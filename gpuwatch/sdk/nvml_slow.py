@@ -71,10 +71,7 @@ def slow(asking: Asking, now_ns: int) -> Answers:
     """Counters and what grew, limits, links, fabric."""
     answers, slot = asking.begin(), asking.slot
     if slot.links is None and not asking.lost:
-        count = within(asking.fields((LINK_COUNT,))[LINK_COUNT], 0, LINKS, "links")
-        if not isinstance(count, Refused):
-            slot.links = tuple(range(int(count)))
-        answers.keep("nvlink_count", count)
+        answers.keep("nvlink_count", _count_links(asking))
     found = asking.fields(_questions(len(slot.links or ())))
     remaps = "GeForce" not in slot.named.get("name", "")
     for number, name, is_flag in NUMBERS:
@@ -137,11 +134,19 @@ def seldom(asking: Asking) -> Answers:
     ecc = asking.ask("nvmlDeviceGetEccMode", calls.pair, "nvmlDeviceGetEccMode", handle)
     answers.keep("ecc_enabled", ecc if isinstance(ecc, Refused) else _flag(ecc[0]))
     _mig(asking, answers)
+    _count_links(asking)  # here, so that every slow round makes the same calls
     slot.named |= {name: answers.values.pop(name) for name in NAMED if name in answers.values}
     for name in NAMED:
         if name in slot.named:
             answers.gaps.pop(name, None)
     return answers
+
+
+def _count_links(asking: Asking) -> Any:
+    count = within(asking.fields((LINK_COUNT,))[LINK_COUNT], 0, LINKS, "links")
+    if not isinstance(count, Refused):
+        asking.slot.links = tuple(range(int(count)))
+    return count
 
 
 @cache

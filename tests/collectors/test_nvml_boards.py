@@ -155,7 +155,7 @@ def test_a_round_takes_few_calls(opened: Open, state: State) -> None:
         reader.read()
         rounds.append(len(notes))
     assert sum(rounds) / 60 <= 38
-    assert max(rounds) <= 70  # GPUs in turn: no round asks all of them everything
+    assert max(rounds) <= 80  # four GPUs in turn: all of them and everything would be 240
 
 
 def test_what_grew_and_how_long_clocks_were_held(opened: Open, state: State, monkeypatch: pytest.MonkeyPatch) -> None:
