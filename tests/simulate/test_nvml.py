@@ -16,7 +16,7 @@ READ = """
 import sys, msgspec
 from gpuwatch.collectors import nvml
 reader = nvml.open_reader(nvml.Settings(preload="gpuwatch.simulate.nvml:install", preload_argument=sys.argv[1],
-                                        slow_every=1))
+                                        calm_every=1, slow_every=1, seldom_every=1))
 for _ in range(int(sys.argv[2])):
     input()
     sys.stdout.write(msgspec.msgpack.encode(reader.read().facts).hex() + "\\n")
