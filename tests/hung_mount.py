@@ -9,10 +9,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import select
 import struct
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 GETATTR, STATFS, INIT = 3, 17, 26
@@ -20,6 +23,14 @@ HEADER = struct.Struct("<IIQQIIII")  # fuse_in_header
 ANSWER = struct.Struct("<IiQ")  # fuse_out_header
 MNT_DETACH = 2
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Whoever counts what a mount leaves behind sees no other's: every agent looks at all mounts of the machine."""
+    with (Path(tempfile.gettempdir()) / "gpuwatch-tests-hung-mount.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 class HungMount:

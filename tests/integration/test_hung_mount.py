@@ -12,7 +12,7 @@ from gpuwatch.model.facts.host import NetworkMount
 from gpuwatch.model.wire import Report
 from tests.agent_node import Aggregator, Node, envelope_of, facts_of
 from tests.components import go_without
-from tests.hung_mount import HungMount
+from tests.hung_mount import HungMount, alone
 
 pytestmark = pytest.mark.needs("root")
 
@@ -28,12 +28,13 @@ def aggregator() -> Iterator[Aggregator]:
 def server(tmp_path: Path) -> Iterator[HungMount]:
     place = tmp_path / "data"
     place.mkdir()
-    try:
-        mount = HungMount(place)
-    except OSError as error:
-        go_without("fuse", f"nothing can be mounted: {error}")
-    yield mount
-    mount.end()
+    with alone():
+        try:
+            mount = HungMount(place)
+        except OSError as error:
+            go_without("fuse", f"nothing can be mounted: {error}")
+        yield mount
+        mount.end()
 
 
 @pytest.fixture

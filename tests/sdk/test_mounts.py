@@ -19,7 +19,7 @@ from gpuwatch.sdk.errand import Errands
 from gpuwatch.sdk.mount_probe import MOST_MOUNTS, MountProbe
 from gpuwatch.sdk.mounts import Mount, parsed
 from tests.components import go_without
-from tests.hung_mount import HungMount
+from tests.hung_mount import HungMount, alone
 
 LINES = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
 27 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw,discard
@@ -156,12 +156,13 @@ def test_whatever_mountinfo_says(text: str) -> None:
 def hung(tmp_path: Path) -> Iterator[HungMount]:
     place = tmp_path / "hung mount"
     place.mkdir()
-    try:
-        mount = HungMount(place)
-    except OSError as error:
-        go_without("fuse", f"nothing can be mounted: {error}")
-    yield mount
-    mount.end()
+    with alone():
+        try:
+            mount = HungMount(place)
+        except OSError as error:
+            go_without("fuse", f"nothing can be mounted: {error}")
+        yield mount
+        mount.end()
 
 
 def served(place: str, source: str = "server:/export") -> Mount:
