@@ -275,12 +275,14 @@ class _Reader:
         if seldom_too or slot.seldom is None:
             slot.seldom = seldom(asking)
         self._calls.follow(None if seldom_too else slot.routine(calm, slow_too))
-        quick = asking.quick()
-        if calm or slot.calm is None:
-            slot.calm = asking.calm()
-        if slow_too or slot.slow is None:
-            slot.slow = slow(asking, now_ns)
-        self._calls.follow(None)
+        try:
+            quick = asking.quick()
+            if calm or slot.calm is None:
+                slot.calm = asking.calm()
+            if slow_too or slot.slow is None:
+                slot.slow = slow(asking, now_ns)
+        finally:
+            self._calls.follow(None)
         error = asking.error()
         sets = (quick, slot.calm, slot.slow, slot.seldom)
         if error is not None:
