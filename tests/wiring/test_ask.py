@@ -15,38 +15,19 @@ from typing import NoReturn
 import msgspec
 import pytest
 
-from gpuwatch.aggregator import settings as settings_file
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.model.facts.environment import EnvironmentFacts
 from gpuwatch.model.token import machine_token
 from gpuwatch.model.wire import Envelope, Report
 from gpuwatch.wiring import ask
 from gpuwatch.wiring.aggregator import Aggregator
-
-TOML = """
-[server]
-listen = "127.0.0.1:0"
-secret_file = "secret"
-operator_token_file = "operator"
-state_dir = "state"
-hold_file = "HOLD"
-tick_s = 0.2
-
-[pools.p]
-nodes = ["gpu[01-04]"]
-gpus = 8
-"""
+from tests.running_aggregator import running_in
 
 
 @pytest.fixture
 def centre(tmp_path: Path) -> Iterator[Aggregator]:
-    (tmp_path / "secret").write_text("a secret of the tests, long enough")
-    (tmp_path / "operator").write_text("an operator of the tests\n")
-    (tmp_path / "aggregator.toml").write_text(TOML)
-    made = Aggregator(settings_file.load(tmp_path / "aggregator.toml"))
-    made.start()
-    yield made
-    made.stop()
+    with running_in(tmp_path) as made:
+        yield made
 
 
 def test_a_slot_is_held_explained_and_cleared(centre: Aggregator, tmp_path: Path) -> None:
